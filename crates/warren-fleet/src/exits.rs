@@ -1,6 +1,6 @@
 //! The exits of the fleet: its members, their heartbeats, and how their clocks differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,8 @@ pub(crate) struct Heartbeat {
 #[derive(Debug, Default)]
 pub(crate) struct Exits {
     members: BTreeMap<ExitId, Member>,
+    /// The members whose values cannot be read now. They are as they were when they could be read, or have no key.
+    unreadable: BTreeSet<ExitId>,
     heartbeats: BTreeMap<ExitId, Seen>,
     /// The exits that were removed, each with the revision of its removal.
     removed: BTreeMap<ExitId, i64>,
@@ -64,12 +66,20 @@ struct Seen {
 }
 
 impl Exits {
+    /// Sets the exits. A member is `None` if its value cannot be read.
     pub(crate) fn replace(
         &mut self,
-        members: BTreeMap<ExitId, Member>,
+        members: BTreeMap<ExitId, Option<Member>>,
         heartbeats: BTreeMap<ExitId, Heartbeat>,
     ) {
-        self.members = members.into_iter().map(|(exit, member)| (exit, member.bounded())).collect();
+        self.members.retain(|exit, _| members.contains_key(exit));
+        self.unreadable.retain(|exit| members.contains_key(exit));
+        for (exit, member) in members {
+            match member {
+                Some(member) => self.set_member(exit, member),
+                None => self.cannot_read_member(exit),
+            }
+        }
         let mut before = std::mem::take(&mut self.heartbeats);
         self.heartbeats = heartbeats
             .into_iter()
@@ -81,13 +91,29 @@ impl Exits {
         self.has_changed = true;
     }
 
+    /// Sets a member, or takes it away.
     pub(crate) fn member(&mut self, exit: ExitId, member: Option<Member>) {
         self.has_changed = true;
         self.changes += 1;
         match member {
-            Some(member) => drop(self.members.insert(exit, member.bounded())),
-            None => drop(self.members.remove(&exit)),
+            Some(member) => self.set_member(exit, member),
+            None => {
+                self.unreadable.remove(&exit);
+                self.members.remove(&exit);
+            }
         }
+    }
+
+    fn set_member(&mut self, exit: ExitId, member: Member) {
+        self.unreadable.remove(&exit);
+        self.members.insert(exit, member.bounded());
+    }
+
+    /// Notes that a member has a value that cannot be read. It stays in the fleet, or a recovery would take it for removed.
+    pub(crate) fn cannot_read_member(&mut self, exit: ExitId) {
+        self.changes += 1;
+        self.members.entry(exit.clone()).or_default();
+        self.unreadable.insert(exit);
     }
 
     /// Sets the removed exits.
@@ -117,8 +143,9 @@ impl Exits {
         self.changes
     }
 
+    /// Whether the store says this of the exit.
     pub(crate) fn is_member(&self, exit: &ExitId, member: &Member) -> bool {
-        self.members.get(exit) == Some(member)
+        self.members.get(exit) == Some(member) && !self.unreadable.contains(exit)
     }
 
     /// Handles a heartbeat. `is_live`: it was written just now, so its clock can be compared.

@@ -452,7 +452,10 @@ impl Link {
                 let is_live = matches!(self.store, Store::Up { live_from } if pair.modified > live_from);
                 self.exits.heartbeat(exit, pair.parse("heartbeat"), is_live, now);
             }
-            Key::Member(exit) => self.exits.member(exit, pair.parse("exit")),
+            Key::Member(exit) => match (pair.parse("exit"), &pair.value) {
+                (None, Some(_)) => self.exits.cannot_read_member(exit),
+                (member, _) => self.exits.member(exit, member),
+            },
             Key::RemovedExit(exit) => {
                 self.exits.note_removed(exit, pair.value.is_some().then_some(pair.modified));
             }

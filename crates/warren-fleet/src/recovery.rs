@@ -3,6 +3,7 @@
 //! In doubt, a recovery takes away: if either the copy or the store says that a key is removed, a token is used or a client is
 //! disabled, this holds.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_fleet_link::ExitId;
@@ -23,10 +24,34 @@ pub(crate) struct BesideRows {
     pub(crate) roster: Option<Vec<u8>>,
 }
 
+/// The copy's epoch, compared with the store's. Revisions of different epochs cannot be compared: a store that has lost everything counts
+/// from the beginning again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Age {
+    Same,
+    /// All that the store has may be newer than the copy.
+    Earlier,
+    /// All that the store has is older than the copy.
+    Later,
+}
+
+impl Age {
+    /// Compares the epochs of the copy and of the store. A store that has lost everything has epoch 0, and nothing that could be newer.
+    pub(crate) fn of(copy: u64, store: u64) -> Self {
+        match copy.cmp(&store) {
+            _ if store == 0 => Self::Same,
+            Ordering::Less => Self::Earlier,
+            Ordering::Equal => Self::Same,
+            Ordering::Greater => Self::Later,
+        }
+    }
+}
+
 /// How a copy and the store are compared. Up to the backup from which the store was restored, equal revisions of both mean the same
 /// change. Later revisions do not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Basis {
+    pub(crate) age: Age,
     /// The copy's revision.
     pub(crate) revision: i64,
     /// The store knows the copy's changes up to this revision. `None` if it is not known which ones it knows.
@@ -47,9 +72,14 @@ pub(crate) struct Basis {
 impl Basis {
     /// For a command that compares all of a copy with the store. `newest` is the revision of the store's latest change. It is `None`
     /// if the store has lost everything.
-    pub(crate) fn of_command(revision: i64, newest: Option<i64>, is_restored: bool) -> Self {
-        let is_newer = is_restored && newest.is_none_or(|newest| revision >= newest);
+    pub(crate) fn of_command(age: Age, revision: i64, newest: Option<i64>, is_restored: bool) -> Self {
+        let is_newer = match age {
+            Age::Same => is_restored && newest.is_none_or(|newest| revision >= newest),
+            Age::Earlier => false,
+            Age::Later => is_restored,
+        };
         Self {
+            age,
             revision,
             known: Some(i64::MIN),
             before: i64::MAX,
@@ -65,6 +95,7 @@ impl Basis {
         let recovery = meta.recovery_since(copy.epoch);
         let Recovery { store, .. } = recovery.unwrap_or_default();
         Self {
+            age: Age::Same,
             revision: copy.revision,
             known: recovery.map(|recovery| recovery.revision),
             before: store,
@@ -88,13 +119,32 @@ impl Basis {
 
     /// Whether the copy's row is newer than the store's.
     fn wins(&self, modified: i64, in_store: i64) -> bool {
-        if in_store <= self.before { modified > in_store } else { in_store <= self.recovered }
+        match self.age {
+            Age::Same if in_store <= self.before => modified > in_store,
+            Age::Same => in_store <= self.recovered,
+            Age::Earlier => false,
+            Age::Later => true,
+        }
     }
 
     /// Whether the copy must have had this row of the store. If the copy lacks the row, it was deleted.
     fn knew(&self, in_store: i64) -> bool {
         self.has_news()
-            && if in_store <= self.before { in_store <= self.revision } else { in_store <= self.recovered }
+            && match self.age {
+                Age::Same if in_store <= self.before => in_store <= self.revision,
+                Age::Same => in_store <= self.recovered,
+                Age::Earlier => false,
+                Age::Later => true,
+            }
+    }
+
+    /// Whether the copy may not know the store's row, although the store has lost nothing.
+    fn is_kept(&self, in_store: i64) -> bool {
+        !self.is_restored
+            && match self.age {
+                Age::Same | Age::Later => in_store > self.revision,
+                Age::Earlier => in_store > 0,
+            }
     }
 }
 
@@ -106,7 +156,7 @@ pub(crate) fn revocations(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<Ro
         return groups;
     }
     // If the store was not restored, its newer rows are changes that the copy does not know.
-    let is_kept = |id: RowId| !basis.is_restored && modified(store, id) > basis.revision;
+    let is_kept = |id: RowId| basis.is_kept(modified(store, id));
     for (id, row) in copy.iter().filter(|(_, row)| basis.known.is_none() || basis.is_news(row.modified)) {
         match id {
             RowId::Removed(key) if !store.has(id) && !is_kept(RowId::Client(key)) => {
@@ -120,7 +170,10 @@ pub(crate) fn revocations(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<Ro
     }
     // Invitations that were withdrawn, or whose clients were removed.
     let gone = store.iter().filter(|(id, row)| {
-        basis.withdraws && matches!(id, RowId::Invitation(_)) && !copy.has(*id) && basis.knew(row.modified)
+        basis.withdraws
+            && matches!(id, RowId::Invitation(_))
+            && !copy.is_there(*id)
+            && basis.knew(row.modified)
     });
     groups.extend(gone.map(|(id, _)| vec![id.deletion()]));
     groups
@@ -182,7 +235,8 @@ fn is_used(row: &RowChange) -> bool {
 /// Removes a key, and the client whose key or next key it is.
 fn revocation(key: PublicKey, tombstone: &RowChange, store: &Rows) -> Vec<RowChange> {
     let mut group = vec![tombstone.clone()];
-    if store.client(key).is_some() {
+    // Even if its row cannot be read.
+    if store.is_there(RowId::Client(key)) {
         group.push(RowId::Client(key).deletion());
     }
     let waiting = store.holder(&Claim::NextKey(key)).filter(|holder| *holder != key);
@@ -227,9 +281,13 @@ pub(crate) fn exits(
     basis: Basis,
 ) -> ExitChanges {
     let mut changes = ExitChanges { removed: removed_exits(removed, store, basis), ..ExitChanges::default() };
-    // A copy of an earlier release does not say which exits were removed.
+    // A copy of an earlier release does not say which exits were removed. A copy of a later epoch may lack an exit that was away since that
+    // epoch began.
     let gone = store.members.iter().filter(|(exit, joined)| {
-        !members.contains(*exit) && !removed.contains_key(*exit) && basis.knew(**joined)
+        basis.age == Age::Same
+            && !members.contains(*exit)
+            && !removed.contains_key(*exit)
+            && basis.knew(**joined)
     });
     changes.removed.extend(gone.map(|(exit, _)| exit.clone()));
     let missing = members

@@ -16,7 +16,7 @@ use crate::keys::Key;
 use crate::link::{Contents, read};
 use crate::membership::rejoin;
 use crate::meta::{Meta, Mismatch, Position, Recovery, check};
-use crate::recovery::{Basis, ExitChanges, exits};
+use crate::recovery::{Age, Basis, ExitChanges, exits};
 use crate::rows::Rows;
 use crate::run::Directories;
 use crate::snapshot::{Snapshot, StateDirectory, decode};
@@ -50,6 +50,7 @@ enum State {
 /// What was done, for the report.
 struct Done {
     state: State,
+    age: Age,
     copy: i64,
     /// The revision of the store's latest change when the recovery began.
     newest: i64,
@@ -89,13 +90,18 @@ pub(crate) async fn recover(
         // The backup may be of another exit.
         None => Position { own: 0, ..copy.position.clone() },
     };
-    let state = state_of(&mut fleet, &position, arguments.force).await?;
+    let age = Age::of(copy.meta.epoch, fleet.meta.epoch);
+    let found = state_of(&mut fleet, &position, arguments.force).await?;
+    // Epochs only grow.
+    let was_set_back = found == State::Intact && age == Age::Later;
+    let state = if was_set_back { State::Restored } else { found };
     let mut rosters: Vec<_> = contents.others.roster().into_iter().collect();
     rosters.extend(own.as_ref().and_then(|own| read(&fleet.keys, None, &own.pairs).others.roster()));
     rosters.extend(roster::of_exit(directories.state));
     let latest = own.as_ref().map_or(0, |own| own.position.epoch).max(copy.position.epoch);
-    let (done, recovery) = put_back(&mut fleet, &copy, &contents, state, &rosters).await?;
-    begin_epoch(&mut fleet, latest, &copy.meta, recovery).await?;
+    let (done, revision) = put_back(&mut fleet, &copy, &contents, (state, age), &rosters).await?;
+    let recoveries = recoveries(&copy, &fleet.meta, age, revision);
+    begin_epoch(&mut fleet, latest, recoveries).await?;
     print(&report(&done))
 }
 
@@ -142,19 +148,19 @@ async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -
     Ok(State::Intact)
 }
 
-/// Puts back rows, exits and the roster.
+/// Puts back rows, exits and the roster. Returns the revision at which the store was read, 0 if it had lost everything.
 async fn put_back(
     fleet: &mut Connected,
     copy: &Snapshot,
     contents: &Contents,
-    state: State,
+    (state, age): (State, Age),
     rosters: &[Vec<u8>],
-) -> anyhow::Result<(Done, Recovery)> {
+) -> anyhow::Result<(Done, i64)> {
     let (revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
     let newest = pairs.iter().map(|pair| pair.modified).max().unwrap_or(0);
     let before = read(&fleet.keys, None, &pairs).rows;
     let known = (state != State::Lost).then_some(newest);
-    let basis = Basis::of_command(copy.revision, known, state != State::Intact);
+    let basis = Basis::of_command(age, copy.revision, known, state != State::Intact);
     let members: BTreeSet<ExitId> = contents.members.keys().cloned().collect();
     let in_store = exits_in_store(&mut fleet.client, &fleet.keys).await?;
     let changes = exits(&members, &contents.removed, &in_store, basis);
@@ -163,7 +169,7 @@ async fn put_back(
     let disabled = if state == State::Intact { Vec::new() } else { disagreements(&contents.rows, &before) };
     let rows = bring_back(&mut fleet.client, &fleet.keys, &contents.rows, basis).await?;
     for exit in &changes.put_back {
-        put_back_exit(fleet, exit, contents.members.get(exit)).await?;
+        put_back_exit(fleet, exit, contents.members.get(exit).cloned().flatten()).await?;
     }
     let roster = bring_back_roster(&mut fleet.client, &fleet.keys, rosters).await?;
     rejoin(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
@@ -172,9 +178,21 @@ async fn put_back(
     {
         users::keep(&mut fleet.client, &fleet.keys, exit).await?;
     }
-    let done = Done { state, copy: copy.revision, newest, rows, disabled, exits: changes, roster };
-    let store = if state == State::Lost { 0 } else { revision };
-    Ok((done, Recovery { epoch: copy.meta.epoch, revision: copy.revision, store }))
+    let done = Done { state, age, copy: copy.revision, newest, rows, disabled, exits: changes, roster };
+    Ok((done, if state == State::Lost { 0 } else { revision }))
+}
+
+/// Returns how each part of the store's history has ended. `store`: the store's revision when the recovery began.
+fn recoveries(copy: &Snapshot, meta: &Meta, age: Age, store: i64) -> Vec<Recovery> {
+    let Snapshot { meta: copied, revision, .. } = copy;
+    let (earlier, last) = match age {
+        Age::Same => (copied, Recovery { epoch: copied.epoch, revision: *revision, store }),
+        // The store's own history goes on. It is not known which changes of its epoch the store has lost.
+        Age::Earlier => (meta, Recovery { epoch: meta.epoch, revision: i64::MIN, store }),
+        // No revision of the store's can be compared with one of the copy's epoch.
+        Age::Later => (copied, Recovery { epoch: copied.epoch, revision: *revision, store: 0 }),
+    };
+    earlier.recoveries.iter().copied().chain([last]).collect()
 }
 
 /// The names of clients that are disabled in only one of the copy and the store.
@@ -191,27 +209,21 @@ fn disagreements(copy: &Rows, store: &Rows) -> Vec<String> {
         .collect()
 }
 
-async fn put_back_exit(fleet: &mut Connected, exit: &ExitId, member: Option<&Member>) -> anyhow::Result<()> {
-    let Some(member) = member else { return Ok(()) };
+async fn put_back_exit(fleet: &mut Connected, exit: &ExitId, member: Option<Member>) -> anyhow::Result<()> {
+    // The exit itself says the rest when it is linked.
+    let member = member.unwrap_or_default();
     let key = fleet.keys.name(&Key::Member(exit.clone()));
     let absent = [&key, &fleet.keys.name(&Key::RemovedExit(exit.clone()))]
         .map(|key| Compare::version(key.as_str(), CompareOp::Equal, 0));
-    let put = TxnOp::put(key, serde_json::to_vec(member)?, None);
+    let put = TxnOp::put(key, serde_json::to_vec(&member)?, None);
     in_words(fleet.client.txn(Txn::new().when(absent).and_then([put])).await)?;
     Ok(())
 }
 
 /// Tells all links that the store's history has a new beginning.
-async fn begin_epoch(
-    fleet: &mut Connected,
-    latest: u64,
-    copied: &Meta,
-    recovery: Recovery,
-) -> anyhow::Result<()> {
+async fn begin_epoch(fleet: &mut Connected, latest: u64, recoveries: Vec<Recovery>) -> anyhow::Result<()> {
     let key = fleet.keys.name(&Key::Meta);
     let before = serde_json::to_vec(&fleet.meta)?;
-    let mut recoveries = copied.recoveries.clone();
-    recoveries.push(recovery);
     // The backup may be older than an earlier recovery.
     let after = Meta { epoch: fleet.meta.epoch.max(latest) + 1, recoveries, ..fleet.meta.clone() };
     let same = Compare::value(key.as_str(), CompareOp::Equal, before);
@@ -234,8 +246,18 @@ fn report(done: &Done) -> String {
         }
         State::Intact => format!("The store is at revision {} and does not seem to be restored", done.newest),
     };
+    let age = match done.age {
+        Age::Same => "",
+        Age::Earlier => {
+            " It was made before the store's last recovery, so it only adds what is missing: it takes no exit out, withdraws no invitation \
+             and replaces no client's settings."
+        }
+        Age::Later => {
+            " It was made after a recovery that the store does not know of, so it is newer than all that the store has."
+        }
+    };
     let mut text = format!(
-        "{store}. The copy is of revision {}.\nClients: {} put back, {} changed, {} removed again{}.\nRemoved keys: {} put back.\n\
+        "{store}. The copy is of revision {}.{age}\nClients: {} put back, {} changed, {} removed again{}.\nRemoved keys: {} put back.\n\
          Invitations: {} put back, {} used or withdrawn.\nExits: {} put back{}, {} removed again{}.\n",
         done.copy,
         rows.new_clients,
@@ -313,4 +335,43 @@ fn listed<T: ToString>(names: &[T]) -> String {
     let shown: Vec<String> = names.iter().take(MOST_NAMES).map(ToString::to_string).collect();
     let more = if rest >= MOST_NAMES { ", ..." } else { "" };
     format!(" ({}{more})", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_fleet_link::Pools;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_of_another_epoch_does_not_replace_the_stores_history() {
+        let pools = Pools { ipv4: None, ipv6: None };
+        let of = |epoch, recoveries| Meta {
+            format: 1,
+            id: "f".to_owned(),
+            epoch,
+            pools: pools.clone(),
+            recoveries,
+        };
+        let first = Recovery { epoch: 1, revision: 9000, store: 0 };
+        let copy_of =
+            |meta: Meta| Snapshot { meta, position: Position::default(), revision: 500, pairs: Vec::new() };
+        let ended = |copied: Meta, stored: Meta, store| {
+            let age = Age::of(copied.epoch, stored.epoch);
+            let recoveries = recoveries(&copy_of(copied), &stored, age, store);
+            Meta { epoch: 4, recoveries, ..stored }
+        };
+        let after = ended(of(1, Vec::new()), of(2, vec![first]), 700);
+        // What the links of the store's own epoch know is compared with the store as it was.
+        let unknown = Recovery { epoch: 2, revision: i64::MIN, store: 700 };
+        assert_eq!([1, 2].map(|epoch| after.recovery_since(epoch)), [Some(first), Some(unknown)]);
+
+        let second = Recovery { epoch: 2, revision: 800, store: 700 };
+        let after = ended(of(3, vec![first, second]), of(2, vec![first]), 700);
+        let last = Recovery { epoch: 3, revision: 500, store: 0 };
+        assert_eq!([2, 3].map(|epoch| after.recovery_since(epoch)), [Some(second), Some(last)]);
+
+        let after = ended(of(2, vec![first]), of(2, vec![first]), 400);
+        assert_eq!(after.recovery_since(2), Some(Recovery { epoch: 2, revision: 500, store: 400 }));
+    }
 }

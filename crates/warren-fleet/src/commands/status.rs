@@ -74,6 +74,12 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
     let count = |is: fn(&RowId) -> bool| contents.rows.iter().filter(|(id, _)| is(id)).count();
     let names: Vec<ExitId> = contents.members.keys().cloned().collect();
     let tickets = tickets(&mut fleet, &names).await?;
+    let unreadable: Vec<ExitId> = contents
+        .members
+        .iter()
+        .filter(|(_, member)| member.is_none())
+        .map(|(exit, _)| exit.clone())
+        .collect();
     let mut exits = Exits::default();
     exits.replace(contents.members, contents.heartbeats);
     let listed = exits.list();
@@ -96,10 +102,10 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
         tickets,
         certificates: certificates::look(&fleet.config.store.options()?).await,
     };
-    if arguments.json { print_json(&report) } else { print(&text(&report, &waiting)) }
+    if arguments.json { print_json(&report) } else { print(&text(&report, &waiting, &unreadable)) }
 }
 
-fn text(report: &Report, waiting: &[ExitId]) -> String {
+fn text(report: &Report, waiting: &[ExitId], unreadable: &[ExitId]) -> String {
     let mut text = format!(
         "Fleet {}: {}, {}; the store answers, at revision {}\n",
         report.fleet,
@@ -128,7 +134,11 @@ fn text(report: &Report, waiting: &[ExitId]) -> String {
         );
     }
     for exit in waiting {
-        let _ = writeln!(text, "{:width$}  has joined, and has never been linked", exit.as_str());
+        let what = match unreadable.contains(exit) {
+            true => "is in the fleet, but its value in the store cannot be read; its link writes it again",
+            false => "has joined, and has never been linked",
+        };
+        let _ = writeln!(text, "{:width$}  {what}", exit.as_str());
     }
     for Waiting { exit, has_ended } in &report.tickets {
         let what = match has_ended {
@@ -209,7 +219,7 @@ mod tests {
             ],
             certificates: Vec::new(),
         };
-        let text = text(&report, &[]);
+        let text = text(&report, &[], &[]);
         let of = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
         assert!(of("stale").contains("draining") && of("asked").contains("draining"), "{text}");
         assert!(of("well").contains("serving"), "{text}");

@@ -125,7 +125,8 @@ impl Others {
 pub(crate) struct Contents {
     pub(crate) rows: Rows,
     pub(crate) sessions: Records,
-    pub(crate) members: BTreeMap<ExitId, Member>,
+    /// The exits of the fleet, each `None` if its value cannot be read.
+    pub(crate) members: BTreeMap<ExitId, Option<Member>>,
     pub(crate) heartbeats: BTreeMap<ExitId, Heartbeat>,
     /// The exits that were removed, each with the revision of its removal.
     pub(crate) removed: BTreeMap<ExitId, i64>,
@@ -150,7 +151,7 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
             Some(Key::Heartbeat(exit)) => {
                 contents.heartbeats.extend(pair.parse("heartbeat").map(|it| (exit, it)))
             }
-            Some(Key::Member(exit)) => contents.members.extend(pair.parse("exit").map(|it| (exit, it))),
+            Some(Key::Member(exit)) => drop(contents.members.insert(exit, pair.parse("exit"))),
             Some(Key::RemovedExit(exit)) => drop(contents.removed.insert(exit, pair.modified)),
             Some(Key::Written(exit)) if Some(&exit) == me => contents.others.written = pair.modified,
             Some(Key::Position(exit)) if Some(&exit) == me => contents.others.position = pair.modified,

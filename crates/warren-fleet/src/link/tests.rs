@@ -896,3 +896,37 @@ fn a_removed_key_that_cannot_be_read_stays_out() {
     world.settle();
     assert_eq!((world.client(0, 1), world.client(0, 2)), (None, Some(client(2, 2, 2))));
 }
+
+#[test]
+fn an_exit_whose_value_cannot_be_read_stays_in_the_fleet() {
+    let keys = Keys::new("home");
+    let mut link = Link::new(keys.clone(), exit(1), "process".to_owned(), Instant::now());
+    link.exit_said(hello(1), Instant::now()).unwrap();
+    let name = |index| keys.name(&Key::Member(exit(index)));
+    let member = |index: u8| Member {
+        key: Some(PublicKey([1; 32])),
+        endpoints: vec!["b.example.net:443".to_owned(); usize::from(index - 1)],
+    };
+    let pair = |index: u8, revision| {
+        Pair::new(name(index.into()), serde_json::to_vec(&member(index)).unwrap(), revision)
+    };
+    let damaged = |index, revision| Pair::new(name(index), "{", revision);
+    let kept = |link: &Link| read(&keys, None, &link.pairs()).members;
+    let [own, known] = [1, 2].map(|index: u8| (exit(index.into()), Some(member(index))));
+    // Nobody has ever read what the store says of exit 3.
+    let expected: BTreeMap<_, _> = [own, known, (exit(3), Some(Member::default()))].into();
+    link.whole(5, &[pair(1, 1), pair(2, 2), damaged(3, 3)]);
+    assert_eq!(kept(&link), expected);
+    // Two values are damaged later, one of them the exit's own. The exit writes that again.
+    let writes_own = |link: &Link| link.heartbeat(SystemTime::now()).unwrap().0.then.contains_key(&name(1));
+    assert!(!writes_own(&link));
+    link.events(6, &[damaged(1, 6), damaged(2, 6)], SystemTime::now());
+    assert_eq!((kept(&link), writes_own(&link)), (expected.clone(), true));
+    link.whole(7, &[damaged(1, 6), damaged(2, 6), damaged(3, 3)]);
+    assert_eq!((kept(&link), writes_own(&link)), (expected, true));
+    // The controls: a value that can be read again, and exits that have left.
+    link.events(8, &[pair(1, 8), Pair { value: None, ..pair(2, 8) }], SystemTime::now());
+    assert_eq!((kept(&link).len(), writes_own(&link)), (2, false));
+    link.whole(9, &[pair(1, 8)]);
+    assert_eq!(kept(&link).into_keys().collect::<Vec<_>>(), [exit(1)]);
+}

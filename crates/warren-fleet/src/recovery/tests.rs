@@ -71,7 +71,7 @@ fn keys_removed_since_the_backup_stay_out() {
     let waiting = Client { next_public_key: Some(key(3)), ..client(2) };
     let mut store = rows(&[(1, client(1).into()), (2, waiting.into()), (3, client(4).into())]);
     let copy = rows(&[(5, removed(1)), (6, removed(3)), (6, client(2).into()), (3, client(4).into())]);
-    bring_back(&copy, &mut store, Basis::of_command(6, Some(3), true), &mut 3);
+    bring_back(&copy, &mut store, Basis::of_command(Age::Same, 6, Some(3), true), &mut 3);
     assert!(store.client(key(1)).is_none(), "a removed client is back");
     assert!(store.has(RowId::Removed(key(1))) && store.has(RowId::Removed(key(3))));
     assert_eq!(store.client(key(2)), Some(&client(2)));
@@ -82,6 +82,25 @@ fn keys_removed_since_the_backup_stay_out() {
 fn a_recovery_lets_no_removed_key_in() {
     keys_removed_since_the_backup_stay_out();
     assert!(finds(Bug::TombstoneForgotten, keys_removed_since_the_backup_stay_out));
+}
+
+#[test]
+fn a_removed_key_is_stored_although_its_clients_row_cannot_be_read() {
+    let copy = rows(&[(5, removed(1))]);
+    let mut store = Rows::default();
+    store.cannot_read(RowId::Client(key(1)), 3);
+    bring_back(&copy, &mut store, Basis::of_command(Age::Same, 6, Some(3), true), &mut 3);
+    assert!(store.has(RowId::Removed(key(1))), "the removed key may come in");
+    assert!(!store.is_there(RowId::Client(key(1))));
+}
+
+#[test]
+fn an_invitation_that_the_copy_cannot_read_is_not_withdrawn() {
+    let mut copy = Rows::default();
+    copy.cannot_read(RowId::Invitation(token(1)), 2);
+    let mut store = rows(&[(1, invitation(1, None))]);
+    bring_back(&copy, &mut store, Basis::of_command(Age::Same, 6, Some(3), true), &mut 3);
+    assert!(store.has(RowId::Invitation(token(1))));
 }
 
 #[test]
@@ -104,7 +123,7 @@ fn a_store_that_is_intact_keeps_what_is_newer_than_the_copy() {
         (6, client(5).into()),
     ]);
     let mut store = rows(&before);
-    bring_back(&copy, &mut store, Basis::of_command(10, Some(15), false), &mut 15);
+    bring_back(&copy, &mut store, Basis::of_command(Age::Same, 10, Some(15), false), &mut 15);
     let stored = |number| store.client(key(number));
     assert_eq!((stored(1), stored(2)), (Some(&disabled), Some(&renamed)));
     assert!(store.has(RowId::Invitation(token(1))), "a newer invitation is gone");
@@ -115,7 +134,7 @@ fn a_store_that_is_intact_keeps_what_is_newer_than_the_copy() {
 
     // The control: the same store, restored from a backup and changed since.
     let mut store = rows(&before);
-    bring_back(&copy, &mut store, Basis::of_command(10, Some(15), true), &mut 15);
+    bring_back(&copy, &mut store, Basis::of_command(Age::Same, 10, Some(15), true), &mut 15);
     assert!(store.client(key(3)).is_none() && store.client(key(1)).unwrap().disabled);
 }
 
@@ -124,7 +143,7 @@ fn a_client_that_either_side_calls_disabled_is_disabled() {
     let [one, two] = [1, 2].map(|number| Client { disabled: true, ..client(number) });
     let mut store = rows(&[(1, one.into()), (2, client(2).into())]);
     let copy = rows(&[(8, client(1).into()), (9, two.into())]);
-    bring_back(&copy, &mut store, Basis::of_command(9, Some(2), true), &mut 2);
+    bring_back(&copy, &mut store, Basis::of_command(Age::Same, 9, Some(2), true), &mut 2);
     assert!([1, 2].iter().all(|number| store.client(key(*number)).unwrap().disabled));
 }
 
@@ -138,20 +157,76 @@ fn an_exit_that_was_removed_does_not_come_back() {
         members: [("a", 1), ("b", 2), ("c", 3), ("g", 95), ("f", 4)].map(|(exit, at)| (id(exit), at)).into(),
         removed: ids(&["e", "f"]).into_iter().collect(),
     };
-    let changes = exits(&members, &removals, &store, Basis::of_command(90, Some(50), true));
+    let changes = exits(&members, &removals, &store, Basis::of_command(Age::Same, 90, Some(50), true));
     // An earlier release has removed b. The copy does not know g, which is newer.
     let expected =
         ExitChanges { removed: ids(&["c", "b"]), put_back: ids(&["d"]), left_out: ids(&["e", "f"]) };
     assert_eq!(changes, expected);
     // A store that is not restored may have lost d on purpose.
-    let changes = exits(&members, &removals, &store, Basis::of_command(90, Some(100), false));
+    let changes = exits(&members, &removals, &store, Basis::of_command(Age::Same, 90, Some(100), false));
     assert_eq!((changes.put_back, changes.left_out), (Vec::new(), ids(&["d", "e", "f"])));
     // Once again: nothing is left to do about c.
     let again = ExitsInStore { members: [(id("a"), 1)].into(), removed: ids(&["c"]).into_iter().collect() };
-    assert_eq!(removed_exits(&removals, &again, Basis::of_command(90, Some(50), true)), Vec::new());
+    assert_eq!(
+        removed_exits(&removals, &again, Basis::of_command(Age::Same, 90, Some(50), true)),
+        Vec::new()
+    );
     // It has joined again.
     let again = ExitsInStore { members: [(id("c"), 95)].into(), ..ExitsInStore::default() };
-    assert_eq!(removed_exits(&removals, &again, Basis::of_command(90, Some(100), true)), Vec::new());
+    assert_eq!(
+        removed_exits(&removals, &again, Basis::of_command(Age::Same, 90, Some(100), true)),
+        Vec::new()
+    );
+}
+
+#[test]
+fn a_copy_of_an_earlier_epoch_removes_no_exit_and_replaces_no_row() {
+    // The store had lost everything after the copy was made, so it counts from the beginning again.
+    let age = Age::of(1, 2);
+    let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
+    let members: BTreeSet<_> = [id("a"), id("d")].into();
+    let removals: BTreeMap<_, _> = [(id("c"), 8000), (id("r"), 9000)].into();
+    let store = ExitsInStore {
+        members: [("a", 100), ("e", 500), ("r", 510)].map(|(exit, at)| (id(exit), at)).into(),
+        ..ExitsInStore::default()
+    };
+    let renamed = Client { name: "renamed".to_owned(), ..client(1) };
+    for is_restored in [false, true] {
+        let basis = Basis::of_command(age, 10_000, Some(700), is_restored);
+        let changes = exits(&members, &removals, &store, basis);
+        // The store has no exit c, so only its removal is noted.
+        let expected = ExitChanges { removed: vec![id("c")], put_back: Vec::new(), left_out: vec![id("d")] };
+        assert_eq!(changes, expected);
+
+        let mut stored = rows(&[(600, renamed.clone().into()), (610, invitation(1, None))]);
+        let copy = rows(&[(9000, client(1).into()), (9100, client(2).into()), (9200, removed(3))]);
+        bring_back(&copy, &mut stored, basis, &mut 700);
+        assert_eq!(stored.client(key(1)), Some(&renamed), "an older row has replaced a newer one");
+        assert!(stored.has(RowId::Invitation(token(1))), "a newer invitation is withdrawn");
+        assert!(stored.client(key(2)).is_some() && stored.has(RowId::Removed(key(3))));
+    }
+}
+
+#[test]
+fn a_copy_of_a_later_epoch_is_newer_than_all_that_the_store_has() {
+    let age = Age::of(3, 2);
+    let basis = Basis::of_command(age, 300, Some(9000), true);
+    let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
+    let members: BTreeSet<_> = [id("a"), id("d")].into();
+    let removals: BTreeMap<_, _> = [(id("c"), 250)].into();
+    // Exit e was away since the later epoch began.
+    let joined = [("a", 100), ("c", 8000), ("e", 500)].map(|(exit, at)| (id(exit), at));
+    let store = ExitsInStore { members: joined.into(), ..ExitsInStore::default() };
+    let expected = ExitChanges { removed: vec![id("c")], put_back: vec![id("d")], left_out: Vec::new() };
+    assert_eq!(exits(&members, &removals, &store, basis), expected);
+
+    let renamed = Client { name: "renamed".to_owned(), ..client(1) };
+    let mut stored = rows(&[(8000, client(1).into()), (8100, invitation(1, None))]);
+    bring_back(&rows(&[(200, renamed.clone().into())]), &mut stored, basis, &mut 9000);
+    assert_eq!(stored.client(key(1)), Some(&renamed));
+    assert!(!stored.has(RowId::Invitation(token(1))), "an invitation that was withdrawn is open again");
+    // A store that has lost everything has no epoch, and takes all.
+    assert_eq!([Age::of(3, 0), Age::of(3, 3)], [Age::Same; 2]);
 }
 
 /// What an operator or a client does.
@@ -210,6 +285,40 @@ fn carry_out(store: &mut Rows, act: Act, revision: i64) {
 }
 
 proptest! {
+    /// A copy of an earlier epoch adds what the store lacks, and changes nothing else.
+    #[test]
+    fn a_copy_of_an_earlier_epoch_only_adds(
+        earlier in proptest::collection::vec(act(), 1..40),
+        later in proptest::collection::vec(act(), 1..40),
+        is_restored: bool,
+    ) {
+        let [copy, before] = [(earlier, 10_000), (later, 100)].map(|(acts, first)| {
+            let mut rows = Rows::default();
+            (first..).zip(acts).for_each(|(revision, act)| carry_out(&mut rows, act, revision));
+            rows
+        });
+        let mut store = before.clone();
+        bring_back(&copy, &mut store, Basis::of_command(Age::of(1, 2), 10_050, Some(150), is_restored), &mut 150);
+        for number in 1..6 {
+            let [copied, was, is] = [&copy, &before, &store].map(|rows| rows.client(key(number)));
+            let is_removed = [&copy, &before].map(|rows| rows.has(RowId::Removed(key(number))));
+            match was {
+                Some(_) if is_restored && is_removed[0] => prop_assert_eq!(is, None),
+                Some(was) => {
+                    let disabled = was.disabled || (is_restored && copied.is_some_and(|copied| copied.disabled));
+                    prop_assert_eq!(is, Some(&Client { disabled, ..was.clone() }));
+                }
+                None if is_removed == [false, false] => prop_assert_eq!(is, copied),
+                None => prop_assert_eq!(is, None),
+            }
+            let id = RowId::Invitation(token(number));
+            let [copied, was] = [&copy, &before].map(|rows| rows.content(id));
+            // A token that was used stays used. The store may have lost that, or the whole row.
+            let is_spent = is_used(&copied) && !is_used(&was) && (is_restored || !was.is_set());
+            prop_assert_eq!(store.content(id), if is_spent { copied } else { was });
+        }
+    }
+
     /// This holds no matter which copy an operator recovers with, and in which order the links come. What any copy calls removed is
     /// out. What the newest copy has is there. Nothing is enabled or open that was not.
     #[test]
@@ -237,7 +346,7 @@ proptest! {
             copies.iter().map(|copy| (i64::try_from(at(*copy)).unwrap(), &history[at(*copy)])).collect();
 
         let (first, began) = (copies[0], revision);
-        let basis = Basis::of_command(first.0, (!is_lost).then_some(began), true);
+        let basis = Basis::of_command(Age::Same, first.0, (!is_lost).then_some(began), true);
         bring_back(first.1, &mut store, basis, &mut revision);
         revision += 1;
         let recovery = Recovery { epoch: 1, revision: first.0, store: began };
