@@ -55,9 +55,12 @@ impl Pair {
             return;
         }
         let key = String::from_utf8_lossy(&self.key).into_owned();
+        let advice = match what {
+            "exit" => "the exit stays in the fleet, and its link writes the value again",
+            _ => "delete the key, or restore a backup",
+        };
         tracing::warn!(
-            "the store's {what} at {key} cannot be read and is ignored; everything else is used: {error}; delete the key, or \
-             restore a backup"
+            "the store's {what} at {key} cannot be read and is ignored; everything else is used: {error}; {advice}"
         );
     }
 
