@@ -55,9 +55,12 @@ impl Pair {
             return;
         }
         let key = String::from_utf8_lossy(&self.key).into_owned();
+        let advice = match what {
+            "exit" => "the exit stays in the fleet, and its link writes the value again",
+            _ => "a client's next change replaces it, otherwise delete the key or restore a backup",
+        };
         tracing::warn!(
-            "the store's {what} at {key} cannot be read and is ignored ({error}); everything else is used; a client's next change \
-             replaces it, otherwise delete the key or restore a backup"
+            "the store's {what} at {key} cannot be read and is ignored ({error}); everything else is used; {advice}"
         );
     }
 
