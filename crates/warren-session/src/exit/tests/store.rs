@@ -451,7 +451,7 @@ fn a_client_of_a_request_never_gets_an_address_that_the_same_request_sets_for_an
     let key = |number: u8| PublicKey([number; 32]);
     // Every address of the network is somebody's: half of them are set, and the others chosen.
     let clients = (2..=254).map(|number: u8| {
-        let ipv4 = (number % 2 == 0).then(|| std::net::Ipv4Addr::new(10, 66, 0, number));
+        let ipv4 = number.is_multiple_of(2).then(|| Ipv4Addr::new(10, 66, 0, number));
         Client { ipv4, ..Client::new(format!("new{number}"), key(number), UNIX_EPOCH) }
     });
     let clients = clients.filter(|client| client.public_key != BOB).collect();
