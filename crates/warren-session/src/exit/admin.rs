@@ -230,48 +230,45 @@ impl ExitSessions {
         mut changes: Vec<RowChange>,
         awaited: Option<Awaited>,
     ) -> Option<StoreRequestId> {
-        let is_free = claims_of(&changes).iter().all(|claim| self.store.claimed(claim).is_none());
+        let mut claims = claims_of(&changes);
+        let is_free = claims.iter().all(|claim| self.store.claimed(claim).is_none());
         if (!is_free && !is_planted(Bug::TokenTakenTwice)) || self.store.is_stuck() {
             return None;
         }
         // Before any lease is chosen, which must not be an address that another row of the request has.
-        self.promise(&claims_of(&changes));
+        self.promise(&claims, true);
         if self.store.is_shared() {
-            changes.iter_mut().for_each(|change| self.give_lease(change));
+            changes.iter_mut().for_each(|change| claims.extend(self.give_lease(change)));
         }
-        let claims = claims_of(&changes);
-        self.promise(&claims);
         let request = self.store.propose(claims, changes, awaited, &self.registry);
         let id = request.id;
         self.actions.push_back(ExitAction::Store(request));
         Some(id)
     }
 
-    /// Keeps claimed addresses back: until the store has answered, no other client may get them from the pool.
-    fn promise(&mut self, claims: &[Claim]) {
+    /// Sets whether claimed addresses are kept back: until the store has answered, no other client may get them from the pool.
+    pub(super) fn promise(&mut self, claims: &[Claim], is_promised: bool) {
         for claim in claims {
             if let Claim::Address(address) = claim {
-                self.pool.promise(*address, true);
+                self.pool.promise(*address, is_promised);
             }
         }
     }
 
     /// Gives a new client its addresses together with its other values, if free ones are left. If two exits give the same address
-    /// to two clients, they learn this from the store before either client connects.
-    fn give_lease(&mut self, change: &mut RowChange) {
-        let RowChange::Client { key, client: Some(client) } = change else { return };
+    /// to two clients, they learn this from the store before either client connects. Returns the claims on these addresses.
+    fn give_lease(&mut self, change: &mut RowChange) -> Vec<Claim> {
+        let RowChange::Client { key, client: Some(client) } = change else { return Vec::new() };
         // A client that is there already may be about to lose an address.
-        if self.registry.by_key(*key).is_some() {
-            return;
-        }
-        let Ok(planned) = self.pool.plan(*key) else { return };
-        if !planned.taken_from.is_empty() {
-            return;
-        }
+        let is_new = self.registry.by_key(*key).is_none();
+        let planned = self.pool.plan(*key).ok().filter(|planned| is_new && planned.taken_from.is_empty());
+        let Some(planned) = planned else { return Vec::new() };
         client.leased_ipv4 = client.leased_ipv4.or(planned.lease.ipv4).filter(|_| client.ipv4.is_none());
         client.leased_ipv6 = client.leased_ipv6.or(planned.lease.ipv6).filter(|_| client.ipv6.is_none());
+        let claims: Vec<_> = client.sticky_lease().addresses().map(Claim::Address).collect();
         // Another client in the same request must not get these addresses.
-        client.sticky_lease().addresses().for_each(|address| self.pool.promise(address, true));
+        self.promise(&claims, true);
+        claims
     }
 
     /// Checks that the pool has room for changed clients.

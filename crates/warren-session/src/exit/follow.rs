@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::{Instant, SystemTime};
 
 use super::config::{check_fits, reserve, seen};
-use super::store::{Claim, Pending, claims_of};
+use super::store::{Pending, claims_of};
 use super::{
     AdminError, EndReason, ExitAction, ExitSessions, SessionConfigError, StoreRefusal, StoreRequestId,
 };
@@ -28,11 +28,7 @@ impl ExitSessions {
     pub fn stored(&mut self, now: Instant, id: StoreRequestId, outcome: Result<(), StoreRefusal>) {
         let Some(Pending { proposed, in_force, awaited }) = self.store.answered(id) else { return };
         // If the change is stored, `take_over` gives the addresses to their clients.
-        for claim in claims_of(&proposed) {
-            if let Claim::Address(address) = claim {
-                self.pool.promise(address, false);
-            }
-        }
+        self.promise(&claims_of(&proposed), false);
         let is_stored = outcome.is_ok();
         self.store.recorded(id, &in_force, is_stored || is_planted(Bug::UnsavedForgotten));
         if let Err(refusal) = outcome
