@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
 use warren_fleet_link::ExitId;
 use warren_session::clients::{RowChange, RowId};
@@ -221,7 +221,7 @@ pub(crate) async fn bring_back_roster(
             return Ok(Some(newest.content().serial));
         }
     }
-    Err(anyhow::anyhow!("others change the roster")).context("the roster is not put back; run this again")
+    bail!("the roster is not put back, because others change it; run this again")
 }
 
 /// Returns the newest of these rosters, if clients that follow the stored one would accept it.
