@@ -2,7 +2,7 @@
 
 mod copy;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -310,22 +310,18 @@ impl Link {
     }
 
     /// Tells the exit whether the store answers. Call this every second.
-    pub(crate) fn report(&mut self, now: Instant) {
-        self.tell_store(now);
-    }
-
-    /// Records when the store last answered.
-    pub(crate) fn store_answered(&mut self, at: Option<Instant>) {
-        self.answered = at;
-    }
-
-    fn tell_store(&mut self, now: Instant) {
+    pub(crate) fn tell_store(&mut self, now: Instant) {
         let link = self.store_link(now);
         // An answer of a store that must not be used does not count.
         if let (StoreLink::Reachable | StoreLink::Away { .. }, Some(at)) = (&link, self.answered) {
             self.out.push(FleetMessage::Answered { ago: now.saturating_duration_since(at) });
         }
         self.out.push(FleetMessage::Store(link));
+    }
+
+    /// Records when the store last answered.
+    pub(crate) fn store_answered(&mut self, at: Option<Instant>) {
+        self.answered = at;
     }
 
     pub(crate) fn store_link(&self, now: Instant) -> StoreLink {

@@ -356,7 +356,7 @@ impl Runner {
         self.link.expire(now);
         if now >= self.due.report {
             self.due.report = now + Duration::from_secs(1);
-            self.link.report(now);
+            self.link.tell_store(now);
         }
         let is_news = self.due.beaten.elapsed() >= SOONEST_HEARTBEAT && self.link.take_news();
         if now >= self.due.heartbeat || is_news {

@@ -324,11 +324,11 @@ fn put(rows: &mut BTreeMap<RowId, RowChange>, row: RowChange) {
     }
 }
 
-fn key(number: u8) -> PublicKey {
+pub(crate) fn key(number: u8) -> PublicKey {
     PublicKey([number; 32])
 }
 
-fn token(number: u8) -> TokenDigest {
+pub(crate) fn token(number: u8) -> TokenDigest {
     use base64::Engine as _;
     serde_json::from_value(base64::engine::general_purpose::STANDARD.encode([number; 32]).into()).unwrap()
 }

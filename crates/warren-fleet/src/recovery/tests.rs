@@ -3,18 +3,14 @@ use std::time::{Duration, SystemTime};
 use proptest::prelude::*;
 use warren_fleet_link::Pools;
 use warren_session::clients::RemovedKey;
-use warren_session::invite::TokenDigest;
 use warren_simulation::finds;
 
 use super::*;
 use crate::keys::Keys;
+use crate::link::tests::{key, token};
 use crate::meta::FORMAT;
 use crate::rows::Unseen;
 use crate::transaction::{Known, draft};
-
-fn key(number: u8) -> PublicKey {
-    PublicKey([number; 32])
-}
 
 fn client(number: u8) -> Client {
     Client::new(format!("client{number}"), key(number), SystemTime::UNIX_EPOCH)
@@ -22,11 +18,6 @@ fn client(number: u8) -> Client {
 
 fn removed(number: u8) -> RowChange {
     RemovedKey { name: "x".to_owned(), public_key: key(number), removed: SystemTime::UNIX_EPOCH }.into()
-}
-
-fn token(number: u8) -> TokenDigest {
-    use base64::Engine as _;
-    serde_json::from_value(base64::engine::general_purpose::STANDARD.encode([number; 32]).into()).unwrap()
 }
 
 fn invitation(number: u8, used_by: Option<PublicKey>) -> RowChange {
