@@ -9,23 +9,25 @@ use std::process::{Command, Output};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Whether a test has etcd processes. One at a time has them.
-static IS_TAKEN: Mutex<bool> = Mutex::new(false);
+/// How many tests have etcd processes at once. They wait most of the time, and more of them would slow each other's disk down.
+const AT_ONCE: usize = 2;
+/// How many tests have etcd processes now.
+static TAKEN: Mutex<usize> = Mutex::new(0);
 static IS_FREE: Condvar = Condvar::new();
 
 /// The right to have etcd processes, until it is dropped. Threads of the test may share it.
 pub(crate) struct Turn(());
 
 pub(crate) fn my_turn() -> Turn {
-    let taken = IS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let free = IS_FREE.wait_while(taken, |is_taken| *is_taken);
-    *free.unwrap_or_else(PoisonError::into_inner) = true;
+    let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let free = IS_FREE.wait_while(taken, |taken| *taken == AT_ONCE);
+    *free.unwrap_or_else(PoisonError::into_inner) += 1;
     Turn(())
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        *IS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         IS_FREE.notify_one();
     }
 }
