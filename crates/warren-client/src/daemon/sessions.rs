@@ -165,7 +165,7 @@ impl Sessions {
     pub(super) async fn end_flows(&self) {
         if let Err(error) = warren_host::connections::end(&self.pair.in_use.leased()) {
             tracing::warn!(
-                "connections through the tunnel could not be ended and may go on outside it: {error}; restart the programs that have them"
+                "connections through the tunnel could not be ended and may continue outside it: {error}; restart the programs that use them"
             );
         }
         // A worker that answers has read those packets. A worker that hangs never answers, hence the bound.

@@ -39,7 +39,7 @@ impl ExitNews {
         // The fleet's state is used even if it cannot be stored.
         if let Err(error) = self.helper.keep_fleet(fleet).await {
             tracing::warn!(
-                "what is known of the fleet could not be kept beyond a restart: {error:#}; check the state directory and its disk"
+                "what the client knows of the fleet could not be saved, and will be lost at a restart: {error:#}; check the state directory and its disk"
             );
         }
     }
