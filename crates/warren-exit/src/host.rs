@@ -158,7 +158,7 @@ impl HostSetup {
         self.log_who_forwards(exit_plan::forwards_for_others(&facts));
         self.log_links(exit_plan::has_too_many_links(&facts));
         let ruleset = exit_plan::ruleset(&facts);
-        // A table that is replaced begins its counters anew, so one that stays the same is left alone.
+        // A replaced table restarts its counters at zero, so one that stays the same is left alone.
         if ruleset != self.ruleset {
             self.host.replace_table(exit_plan::TABLE, &ruleset).await?;
             self.ruleset = ruleset;

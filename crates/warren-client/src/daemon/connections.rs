@@ -188,8 +188,8 @@ impl Connections {
         }
     }
 
-    /// Orders a connection for the session, or for a race. If a connection of the session could not be opened, returns that as its
-    /// end.
+    /// Orders a connection for the session, or for a race. If a connection of the session could not be opened, returns this failure
+    /// as the end of the connection.
     ///
     /// # Errors
     /// When this process may not mark its sockets, so that no connection can ever be opened.

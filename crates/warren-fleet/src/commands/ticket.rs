@@ -30,8 +30,8 @@ const MARK: &str = "warrenfleet1:";
 pub(crate) struct TicketArguments {
     /// The new exit's name in the fleet.
     exit: String,
-    /// The new exit's certificate for the store. Its common name must be warren-FLEET-NAME. Without one, the exit gets a password, if
-    /// the store asks this exit for no certificate.
+    /// The new exit's certificate for the store. Its common name must be warren-FLEET-NAME. Without a certificate, the exit
+    /// gets a password. This works only if the store does not ask this exit for a certificate.
     #[arg(long, value_name = "FILE", requires = "key")]
     certificate: Option<PathBuf>,
     /// The certificate's private key.

@@ -13,7 +13,7 @@ use warren_config::ClientProfile;
 
 /// When to measure again to be sure that another exit is nearer.
 const CONFIRM_AFTER: Duration = Duration::from_secs(20);
-/// How often exits are measured otherwise.
+/// Interval between regular measurements of the exits.
 const MEASURE_EVERY: Duration = Duration::from_secs(3_600);
 /// How long to postpone a measurement while there is no session.
 const RETRY_AFTER: Duration = Duration::from_secs(30);

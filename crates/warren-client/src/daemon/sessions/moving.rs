@@ -207,7 +207,10 @@ impl Sessions {
                 tracing::info!("moved to {}; flows that began before finish at {}", moved.to, moved.from)
             }
             Switched::Trying => {
-                tracing::info!("{} gives this client other addresses, so its flows begin anew", moved.to)
+                tracing::info!(
+                    "{} gives this client other addresses, so its flows have to start again",
+                    moved.to
+                )
             }
         }
         self.change_places(now).await;
