@@ -160,7 +160,7 @@ impl Exits {
         self.entries.get(place).is_some_and(|entry| !entry.is_gone)
     }
 
-    /// The roster's name of the exit at a place.
+    /// The roster's name for the exit at a place.
     pub(crate) fn member(&self, place: usize) -> Option<&str> {
         self.entries.get(place)?.member.as_deref()
     }

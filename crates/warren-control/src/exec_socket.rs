@@ -205,7 +205,7 @@ impl Door {
         if let Err(refusal) = &admitted
             && let Some(times) = self.refusals.add(now)
         {
-            let since = format!("{times} times since this was last said");
+            let since = format!("{times} times since this was last logged");
             tracing::info!(user, "`warren exec` was refused ({since}): {refusal}");
         }
         admitted

@@ -397,7 +397,7 @@ impl Fleet {
         check_count(rows.len(), MAX_ROWS, "rows")?;
         let (begun, copy) = self.whole.get_or_insert_with(|| (revision, WholeCopy::default()));
         if *begun != revision {
-            return Err(format!("a whole copy of revision {begun} goes on with revision {revision}"));
+            return Err(format!("a whole copy of revision {begun} continues with revision {revision}"));
         }
         copy.add(sessions, rows).map_err(|error| error.to_string())?;
         if !is_last {

@@ -10,7 +10,7 @@ pub(crate) const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Meta {
     pub(crate) format: u32,
-    /// Random, so that a fleet that is made anew under the same name is another one.
+    /// Random, so that a fleet that is recreated under the same name is another one.
     pub(crate) id: String,
     /// How often the store was recovered from a backup.
     pub(crate) epoch: u64,

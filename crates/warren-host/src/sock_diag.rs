@@ -142,7 +142,7 @@ const SOCK_DESTROY: u16 = 21;
 const ID: usize = 48;
 const ID_AT: usize = 4;
 const USER_AT: usize = 64;
-/// Bytes of `struct inet_diag_msg`, after which the attributes are, and of an attribute's header.
+/// Size of `struct inet_diag_msg`, which the attributes follow, and of an attribute's header, in bytes.
 const ATTRIBUTES_AT: usize = 72;
 const ATTRIBUTE_HEADER: usize = 4;
 /// INET_DIAG_CGROUP_ID of linux/inet_diag.h.

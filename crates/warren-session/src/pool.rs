@@ -61,7 +61,7 @@ pub struct Leased {
     pub taken_from: Vec<PublicKey>,
 }
 
-/// Leases of one exit. Nothing that is asked or changed for one client visits all of them.
+/// The leases of one exit. A query or change for one client never has to go through all leases.
 #[derive(Debug)]
 pub struct AddressPool {
     ipv4: Option<Range>,

@@ -292,7 +292,7 @@ impl Worker {
             self.timer_due = None;
             return;
         };
-        // A timer that fires too early costs one empty turn, so it is set anew only if it would fire too late.
+        // A timer that fires too early costs one empty turn, so it is set again only if it would fire too late.
         if self.timer_due.is_none_or(|due| due > now + wait) {
             self.timer.as_mut().reset(tokio::time::Instant::now() + wait);
             self.timer_due = Some(now + wait);

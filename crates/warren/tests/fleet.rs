@@ -451,7 +451,7 @@ fn commands_of_a_fleet_are_those_of_warren_fleet_and_a_ticket_sets_up_an_exit() 
     assert!(again.stderr.contains("exists already"), "{again:?}");
     // An exit that does not run cannot tell the store of a change.
     let refused = warren.run("exit client add laptop");
-    assert!(refused.stderr.contains("belongs to a fleet and does not run"), "{refused:?}");
+    assert!(refused.stderr.contains("belongs to a fleet and is not running"), "{refused:?}");
     // A fleet may have no IPv4.
     let script =
         script.replace("\"10.70.0.0/16\"", "null").replace("\"ipv6\":null", "\"ipv6\":\"fd70::/64\"");

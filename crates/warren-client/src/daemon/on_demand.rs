@@ -23,7 +23,7 @@ pub(super) enum Decision {
 pub(super) enum Seen<'a> {
     /// A trusted network. `is_confirmed`: its router has answered lately.
     Trusted { name: &'a str, is_confirmed: bool },
-    /// A network that is not trusted, or none.
+    /// A network that is not trusted, or no network.
     Other,
 }
 

@@ -60,7 +60,7 @@ const TOTALS: [(&str, &str); 32] = [
     ("repairs_sent", "Datagrams sent again because the path lost them."),
     ("fragments_sent", "Fragments among the datagrams sent."),
     ("fragments_received", "Fragments among the datagrams received."),
-    ("queued_packets", "Packets that wait for a connection now."),
+    ("queued_packets", "Packets that are waiting for a connection now."),
     ("assemblies_pending", "Packets of which some fragments are missing now."),
     ("quic_datagrams_sent", "Datagrams as QUIC counts them on the wire, sent."),
     ("quic_datagrams_received", "Datagrams as QUIC counts them on the wire, received."),
@@ -122,7 +122,7 @@ impl MetricsPage {
             status.connections.len(),
         )?;
         let queued: usize = status.connections.iter().map(|connection| connection.queue_bytes).sum();
-        families.gauge("warren_queued_bytes", "Bytes that wait for a connection now.", queued)
+        families.gauge("warren_queued_bytes", "Bytes that are waiting for a connection now.", queued)
     }
 
     fn write_events(&self, families: &mut Families<'_>) -> fmt::Result {
@@ -357,7 +357,7 @@ fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Fami
         "Bits a second that the client may send, and receive.",
         |client| client.rate_limit.map(|rate| rate.bits_per_second() as f64),
     )?;
-    gauge("warren_client_queued_bytes", "Bytes that wait for the client now.", |client| {
+    gauge("warren_client_queued_bytes", "Bytes that are waiting for the client now.", |client| {
         Some(client.queued_bytes as f64)
     })?;
     gauge("warren_client_round_trip_seconds", "Round-trip time of its fastest connection.", |client| {

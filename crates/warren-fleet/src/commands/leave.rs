@@ -142,7 +142,7 @@ async fn clients_of(
     };
     if are_written {
         tracing::warn!(
-            "the store cannot be used: {error:#}; the file with the clients stays as it was written before"
+            "the store cannot be used: {error:#}; the clients are in the file that an earlier run wrote"
         );
         return Ok((None, None));
     }

@@ -1,8 +1,8 @@
 //! The text of the table that puts programs inside or outside of a tunnel.
 //!
 //! A packet is recognised by the cgroup of its socket, and marked. Policy routing sends marked packets where they belong.
-//! The last chain, after all routing, drops a packet of a program inside that is about to leave by any device but the
-//! tunnel's, and one of a program outside that is about to enter the tunnel.
+//! The last chain, after all routing, drops packets on the wrong side: those of a program inside that are about to leave by
+//! any device but the tunnel's, and those of a program outside that are about to enter the tunnel.
 
 use std::net::IpAddr;
 

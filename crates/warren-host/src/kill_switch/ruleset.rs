@@ -71,9 +71,9 @@ fn queries_rules(rules: &KillSwitchRules) -> Option<Vec<String>> {
 
 /// Marks the carrier's packets as let out.
 ///
-/// Answers to packets from outside have the carrier's mark by now, so that they pass the tunnel's routes, but a
-/// connection mark of their own. They are left out: after one forged packet from an exit's address, any program's
-/// packets to that exit would be such answers.
+/// Answers to packets from outside already have the carrier's mark here, so that they bypass the tunnel's routes. They also
+/// have a connection mark of their own, by which these rules leave them out. Otherwise one forged packet from an exit's
+/// address would turn any program's packets to that exit into such answers.
 fn carrier_rules(rules: &KillSwitchRules) -> Vec<String> {
     let ends = [rules.carriers.as_slice(), &resolvers(rules)].concat();
     let carrier =

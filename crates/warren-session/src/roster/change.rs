@@ -116,7 +116,7 @@ pub fn rotate(
         return Err(ChangeError::UsedKey);
     }
     roster.handovers.push(Handover::sign(&roster.fleet, old_key, signer));
-    // Clients that have missed more changes must learn the fleet anew from an exit that they pin.
+    // Clients that have missed more changes must learn the fleet again from an exit that they pin.
     let too_many = roster.handovers.len().saturating_sub(MAX_HANDOVERS);
     roster.handovers.drain(..too_many);
     roster.signer = signer;

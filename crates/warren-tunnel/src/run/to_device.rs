@@ -29,7 +29,7 @@ impl Worker {
             if let Err(error) = queue.write_all(&batch, ring, results) {
                 tun_writes.found(false);
                 tracing::warn!(
-                    "the kernel no longer takes io_uring ({error}); each packet to the TUN costs a system call from now on"
+                    "the kernel no longer allows io_uring ({error}); each packet to the TUN costs a system call from now on"
                 );
             }
         };

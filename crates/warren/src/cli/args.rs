@@ -129,7 +129,7 @@ pub(crate) enum Command {
     /// Open a hotel's or train's login page while the kill switch is closed, for at most five minutes.
     ///
     /// Only a browser that this command starts is let out, only as the calling user, only to TCP ports 80 and 443, and to
-    /// the network's resolver for names. The browser has a throw-away profile. Everything else stays held back. The login
+    /// the network's resolver for names. The browser has a throw-away profile. Everything else stays blocked. The login
     /// page closes with the browser, with Ctrl-C, when the tunnel is up, and when the daemon ends. docs/portal.md says more.
     #[command(
         after_help = "Examples:\n  sudo warren portal\n  sudo warren portal home -- w3m http://example.com/"

@@ -85,7 +85,7 @@ pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
         bail!("this host did not join the fleet, and no exit was set up; correct that and run this again");
     }
     serde_json::from_slice(&output.stdout).with_context(|| {
-        format!("{PROGRAM} is of another version; install the version that fits this warren")
+        format!("{PROGRAM} has another version; install the version that matches this warren")
     })
 }
 

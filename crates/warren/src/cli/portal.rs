@@ -55,7 +55,7 @@ async fn as_root(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
     let caller = Caller::of_sudo()?;
     if caller.is_root() && arguments.command.is_empty() {
         bail!(
-            "a browser is not to run as root; run `sudo warren portal {name}` as yourself, or name a program after `--`"
+            "a browser must not run as root; run `sudo warren portal {name}` as yourself, or name a program after `--`"
         );
     }
     let directory = DaemonDirectory::new(&directories.runtime, &name);
@@ -84,7 +84,7 @@ async fn as_root(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
 }
 
 async fn as_user(directories: &Directories, arguments: &PortalArgs) -> anyhow::Result<()> {
-    let none = "no profile that runs lets users open a login page; run `sudo warren portal`, or have root set portal = \"group\" in \
+    let none = "no running profile lets users open a login page; run `sudo warren portal`, or have root set portal = \"group\" in \
                 [kill_switch] of the profile";
     let name = exec::listening_profile(directories, arguments.profile.as_ref(), none)?;
     let mut command = Command::new(own_program::program());

@@ -48,14 +48,14 @@ impl Shadowed {
     pub(in crate::cli) fn for_user(side: Side) -> anyhow::Result<Self> {
         if let Some(socket) = services().first() {
             bail!(
-                "programs look names up through {}, which asks on the host's side, and only root can hide it from one of them; run \
-                 this with sudo, or remove `resolve` from /etc/nsswitch.conf, or stop nscd",
+                "programs look up names through {}, whose queries leave on the host's side, and only root can hide it from a \
+                 program; run this with sudo, or remove `resolve` from /etc/nsswitch.conf, or stop nscd",
                 socket.display()
             );
         }
         if side == Side::Outside && asks_this_host() {
             bail!(
-                "{RESOLV_CONF} names a resolver on this host, which asks inside the tunnel; run this with sudo"
+                "{RESOLV_CONF} names a resolver on this host, whose queries go through the tunnel; run this with sudo"
             );
         }
         Ok(Self::default())

@@ -212,7 +212,7 @@ impl StoppedExit {
     fn refuse_in_fleet(&self) -> anyhow::Result<()> {
         if self.is_of_fleet {
             bail!(
-                "this exit belongs to a fleet and does not run, so the fleet's store cannot be told; start it (`systemctl start warren-exit`), or run this at another exit of the fleet"
+                "this exit belongs to a fleet and is not running, so the fleet's store cannot be changed; start it (`systemctl start warren-exit`), or run this at another exit of the fleet"
             );
         }
         Ok(())

@@ -179,7 +179,7 @@ mod tests {
     fn line_that_makes_no_sense_is_named_with_what_to_do() {
         for (text, said) in [
             ("[Interface]\nAddress 10.8.0.1\n", "2: this is neither a [section] nor KEY = VALUE; correct it"),
-            ("PublicKey = x\n", "1: this stands outside any [section]; put [Interface] or [Peer] before it"),
+            ("PublicKey = x\n", "1: this line is outside any [section]; put [Interface] or [Peer] before it"),
             (
                 "[Peer]\n\nAllowedIPs = 10.8.0.2, nowhere\n",
                 "3: AllowedIPs has \"nowhere\", which is not a network; correct the line",
