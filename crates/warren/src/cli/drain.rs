@@ -21,8 +21,8 @@ const STOPPING: Duration = Duration::from_secs(5);
 /// The most clients that are named.
 const MOST_NAMES: usize = 20;
 
-/// Makes the exit send its clients away, and returns once the exit has ended. If clients have nowhere to go, it asks first, unless
-/// `yes` is set.
+/// Makes the exit send its clients away, and returns once the exit has ended. If clients have nowhere to go, asks the user first,
+/// unless `yes` is set.
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] when no exit runs, [`ExitCode::TimedOut`] when it does not end, [`ExitCode::Usage`] when nobody can be

@@ -1,4 +1,5 @@
-//! `warren fleet`, which is a program of its own: `warren-fleet`, with a link to the fleet's store that single exits do not need.
+//! `warren fleet`: runs the separate program `warren-fleet`. It contains the link to a fleet's store, which an exit without a
+//! fleet does not need.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write as _};

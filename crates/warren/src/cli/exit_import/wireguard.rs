@@ -224,8 +224,8 @@ mod tests {
                 format!("[Interface]\nAddress = {key} {key}\n"),
                 "Address has \"(a key, not shown) (a key, not shown)\",",
             ),
-            // If it were only cut to the length of a line, the second would no longer be recognised as a key, but show
-            // most of one.
+            // If the text were cut before keys are hidden, the rest of the second key would no longer be recognised as
+            // a key, and would be shown.
             (
                 format!("[Interface]\nAddress = PrivateKey={key} {key}\n"),
                 "Address has \"PrivateKey=(a key, not shown) (a key, not shown)\",",
