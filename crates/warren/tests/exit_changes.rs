@@ -125,7 +125,7 @@ fn an_exit_changes_nothing_with_an_update_that_no_client_can_use() {
             log.contains("one that cannot be used") && log.contains(what)
         });
     }
-    // The controls: what a client can use is taken, if the client has said that it takes it.
+    // The controls: a client applies an update that it can use, but only if both sides have agreed on updates.
     let sound = Update { number: 1, dns: vec![vec![203, 0, 113, 2]], ..Update::default() };
     told(&net, UPDATES, sound.clone(), |_| resolvers(&net.client) == ["203.0.113.2"]);
     told(&net, 0, sound, |client| client.warren.run("logs home").ok().contains("a message out of order"));
