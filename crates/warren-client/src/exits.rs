@@ -187,8 +187,8 @@ impl Exits {
         self.entries.iter().any(|entry| !entry.is_gone && has(entry))
     }
 
-    /// The places of some exits, each with the number of other exits before it. All endpoints of one exit come at the same
-    /// time.
+    /// The places of some exits, each with the number of other exits before it. All endpoints of one exit have the same
+    /// number.
     pub(crate) fn with_ranks(&self, places: &[usize]) -> Vec<(usize, usize)> {
         let mut exits: Vec<usize> = Vec::new();
         let mut ranked = Vec::with_capacity(places.len());

@@ -22,7 +22,7 @@ use warren_config::{ClientProfile, RemoteExit, describe};
 use warren_control::status::FollowedFleetStatus;
 use warren_daemon::directories::followed_fleet;
 
-/// How often it is logged that a roster is refused. Exits may send them all the time.
+/// How often refused rosters are logged. An exit may send them all the time.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(3_600);
 
 /// How many rosters are read within [`READ_PERIOD`]. Each costs a few signatures and perhaps a durable write.

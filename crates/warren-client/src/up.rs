@@ -163,7 +163,8 @@ async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
     if warren_host::has_nft() {
         return Ok(());
     }
-    // A LAN that only firewall rules keep from learning names is closed here, as with a kill switch.
+    // Without nft, the LAN is closed unless the profile asks for it, as with a kill switch. So these rules fit both
+    // cases.
     let rules = kill_switch::rules(profile).await?;
     if let Some(warning) = SshSession::current().and_then(|session| session.warning_without_firewall(&rules))
     {

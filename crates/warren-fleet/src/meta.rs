@@ -32,8 +32,8 @@ pub(crate) struct Recovery {
 }
 
 impl Meta {
-    /// Returns the recovery to compare a copy of an earlier epoch with: the copy may contain changes that this recovery did not bring
-    /// into the store. `None` if it is not known what the store lacks.
+    /// Returns the recovery with which to compare a copy of an earlier epoch. The copy may contain changes that this
+    /// recovery did not bring into the store. `None` if it is not known what the store lacks.
     pub(crate) fn recovery_since(&self, epoch: u64) -> Option<Recovery> {
         let ended = self.recoveries.iter().find(|recovery| recovery.epoch == epoch).copied();
         // The store's history skips this epoch, because the store was recovered with a copy of an earlier epoch.

@@ -20,7 +20,8 @@ use crate::kill_switch::Lockdown;
 use crate::probe::Probe;
 use warren_tunnel::{Echo, Moving, SharedCommand};
 
-/// The time within which clients that are asked to leave do so, each at a random moment. A stale exit waits for two seconds.
+/// The time within which clients that are asked to leave do so, each at a random moment. A stale exit cuts them off after
+/// two seconds.
 const SPREAD: Duration = Duration::from_millis(1_000);
 
 impl Sessions {
