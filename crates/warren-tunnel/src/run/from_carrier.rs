@@ -315,7 +315,7 @@ impl Worker {
             && let Some(pump) = self.pumps.get_mut(slot)
             && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
         {
-            // On this side, too, packets in the other direction should fit into one datagram.
+            // This side's packets of the flow should fit into one datagram, too.
             let mut clamped = BytesMut::from(packet.as_ref());
             clamp_mss(&mut clamped, flags.partial_checksum(), largest);
             packet = clamped.freeze();
