@@ -352,7 +352,7 @@ fn forwarded_ports_lead_to_their_clients_and_back_and_are_no_ports_of_clients_ow
     let first = "chain to_clients {\n\tct status dnat ct direction original jump to_forwarded\n";
     assert!(text.contains(first), "{text}");
     assert!(text.contains("chain from_clients {\n\tct status dnat jump from_forwarded\n"), "{text}");
-    // The port range of clients' flows ends before or begins behind the forwarded ports.
+    // The port range of clients' flows ends before the forwarded ports or begins after them.
     assert!(text.contains("masquerade to :21010-60999"), "{text}");
 }
 
