@@ -187,7 +187,7 @@ fn endpoint() -> Arc<EndpointConfig> {
     Arc::new(config)
 }
 
-/// As the tunnel has it, with a window that no burst fills.
+/// Settings like the tunnel's, with a window that no burst fills.
 fn transport() -> Arc<TransportConfig> {
     let mut acknowledgements = AckFrequencyConfig::default();
     acknowledgements
