@@ -353,7 +353,7 @@ impl Worker {
 fn session_of(pump: &Pump, device: Option<&Device>, sessions: &Sessions) -> Option<SessionId> {
     let is_client = || device.is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
     let attached = pump.attached.map(|(session, _)| session);
-    // Otherwise, at an exit with one session left, a detached connection would deliver the datagrams that it holds as that
-    // session's.
+    // Otherwise, at an exit with one session left, a detached connection would deliver the datagrams that it holds as if they
+    // were that session's.
     attached.or_else(|| sessions.only().filter(|_| is_client()))
 }

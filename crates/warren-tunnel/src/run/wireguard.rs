@@ -325,7 +325,7 @@ mod tests {
                 packet
             }
             IpAddr::V6(source) => {
-                // Without a payload and without a next header.
+                // An IPv6 header without a payload and without a next header.
                 let mut packet = vec![0x60, 0, 0, 0, 0, 0, 59, 64];
                 packet.extend(source.octets());
                 packet.extend([0x20; 16]);
