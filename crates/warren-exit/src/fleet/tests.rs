@@ -139,7 +139,7 @@ fn a_change_is_in_force_once_the_store_has_it() {
     exit.hear(FleetMessage::Answer { id: requests[0].0, outcome: stored(2) }).unwrap();
     assert!(exit.has(ALICE));
     assert!(exit.said().contains(&ExitMessage::Applied { revision: 2 }));
-    // It is on disk soon, and then an exit without any link knows it.
+    // The change is soon on disk. Then the exit knows it after a restart, even without a link.
     exit.fleet.handle_timeout(Instant::now() + COPY_WITHIN, &mut exit.store, &mut exit.sessions);
     assert!(exit.restart().has(ALICE));
 }

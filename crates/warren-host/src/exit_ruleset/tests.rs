@@ -280,7 +280,8 @@ fn clients_may_ask_the_resolvers_that_they_are_told_of_wherever_these_are_and_no
 fn what_others_forward_is_not_looked_at() {
     let with = |surroundings| ruleset(&ExitHost { surroundings, ..host() });
 
-    // Both IP versions forward for others, since before the exit or later.
+    // The host forwards both IP versions for others. It makes no difference whether it did so before the exit
+    // started.
     let others = Surroundings { forwarding: Forwarding::default(), ..surroundings(&[], None) };
     let text = with(others);
     assert!(!text.contains("jump from_neighbours"), "{text}");
