@@ -54,7 +54,7 @@ pub fn owner(own: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     id[2..4].copy_from_slice(&peer.port().to_be_bytes());
     id[ADDRESS_AT..ADDRESS_AT + 16].copy_from_slice(&sixteen(own.ip()));
     id[ADDRESS_AT + 16..ADDRESS_AT + 32].copy_from_slice(&sixteen(peer.ip()));
-    // No interface, and INET_DIAG_NOCOOKIE: whichever socket it is.
+    // No interface and no cookie (INET_DIAG_NOCOOKIE), so any socket with these addresses matches.
     id[COOKIE_AT..].fill(0xff);
     // Asks for an acknowledgement, because a single message would otherwise have no end mark.
     let asked = ask(SOCK_DIAG_BY_FAMILY, NLM_F_ACK, (family, TCP), u32::MAX, &id)?;

@@ -216,7 +216,7 @@ impl FlowQueue {
         packets as u64
     }
 
-    /// Drops a packet of the longest flow, at most one each round trip. Returns whether it dropped one.
+    /// Drops a packet of the longest flow, at most once per round trip. Returns whether it dropped one.
     fn warn_longest(&mut self, now: Instant) -> bool {
         if self.next_warning.is_some_and(|next| now < next) {
             return false;

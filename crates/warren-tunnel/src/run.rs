@@ -48,8 +48,8 @@ const HELD_BACK: Duration = Duration::from_millis(20);
 /// How soon to check again whether another worker's full inbox still holds back the TUN. That inbox does not wake this worker
 /// when it has room.
 const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
-/// Turns before the runtime checks sockets and timers again, which costs a system call. Most wake-ups take two turns,
-/// and the second finds nothing. With more turns than this, the other direction waits too long.
+/// Maximum number of turns before the runtime checks sockets and timers again. Each check costs a system call. Most wake-ups take
+/// two turns, and the second finds nothing. With more turns than this, the other direction waits too long.
 // Four turns save 5 to 12 % of CPU for a GB of TCP. With eight or sixteen, a ping only waits longer (bench/LOG.md,
 // "Apart before decryption, and turns in a row").
 const TURNS_IN_A_ROW: u32 = 4;

@@ -118,7 +118,7 @@ impl MetricsPage {
         families.gauge("warren_sessions", "Clients that have a session.", connected)?;
         families.gauge(
             "warren_connections",
-            "QUIC connections, strangers' too.",
+            "QUIC connections, including strangers'.",
             status.connections.len(),
         )?;
         let queued: usize = status.connections.iter().map(|connection| connection.queue_bytes).sum();
@@ -186,7 +186,7 @@ impl MetricsPage {
         });
         families.counters(
             "warren_drops",
-            "Packets, or datagrams in QUIC and on their way to it, that were dropped.",
+            "Dropped packets, and dropped datagrams in QUIC or on their way to it.",
             drops,
         )?;
         let places: Vec<(f64, u64)> = snapshot
@@ -341,7 +341,7 @@ fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Fami
     })?;
     counter(
         "warren_client_rate_limited_packets",
-        "Packets of both directions that its limit dropped.",
+        "Packets in both directions that the client's rate limit dropped.",
         |client| client.rate_limited_packets,
     )?;
     let mut gauge = |name: &str, help: &str, of: fn(&ClientFigures) -> Option<f64>| {
@@ -354,7 +354,7 @@ fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Fami
     })?;
     gauge(
         "warren_client_rate_limit_bits",
-        "Bits a second that the client may send, and receive.",
+        "Bits per second that the client may send, and may receive.",
         |client| client.rate_limit.map(|rate| rate.bits_per_second() as f64),
     )?;
     gauge("warren_client_queued_bytes", "Bytes that are waiting for the client now.", |client| {

@@ -130,7 +130,7 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
     }
     let outside_by_exec = rules.exec.iter().filter_map(|exec| exec.outside);
     let_out.extend(outside_by_exec.map(|mark| format!("meta mark {mark:#x} accept")));
-    // No router forwards packets to these addresses, even after the host has moved to a network where the addresses are
+    // With a TTL of 1, no router forwards these packets, even after the host has moved to a network where the addresses are
     // elsewhere.
     let on_link = elements(&rules.on_link, Family::Ipv4);
     let_out
@@ -381,7 +381,7 @@ mod tests {
             ]
         );
         assert!(portals(&KillSwitchRules::default()).is_empty());
-        // Without a portal the mark is nobody's.
+        // Without a portal, nobody may use the mark.
         assert!(forged_rules(&KillSwitchRules::default()).contains(&"meta mark 0x5766 counter drop".into()));
     }
 

@@ -107,7 +107,7 @@ mod tests {
         for number in 0..10_000 {
             let now = start + Duration::from_millis(20 * number);
             assert!(resets.admit(&id(number), now), "{number}");
-            // And somebody who repeats one.
+            // Meanwhile, somebody repeats one ID.
             resets.admit(&ID, now);
             assert!(resets.0.len() <= MOST);
         }
