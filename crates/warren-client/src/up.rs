@@ -160,7 +160,8 @@ async fn close(profile: &ClientProfile, fleet: &Fleet, directory: &DaemonDirecto
 
 /// Warns a user whom a tunnel on a host without nft cuts off.
 async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
-    if warren_host::has_nft() {
+    // Networks that the exit names are not known yet, so there is nothing to warn about.
+    if warren_host::has_nft() || profile.routes.of_exit {
         return Ok(());
     }
     // Without nft, the LAN is closed unless the profile asks for it, as with a kill switch. So these rules fit both

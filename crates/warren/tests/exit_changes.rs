@@ -155,6 +155,22 @@ fn with_resolvers(config: Profile, servers: &[&str]) -> Profile {
     config.with("dns", "servers", Value::Array(servers.iter().map(|server| (*server).into()).collect()))
 }
 
+#[test]
+fn a_host_without_nft_connects_even_if_only_the_exit_knows_the_networks() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    allow(&exit, &["198.18.0.0/15"]);
+    let client = Client::with(&net, &exit.enrol("laptop").with("routes", "include", "exit"));
+    let without_nft = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /usr/sbin && exec \"$@\"", "sh"];
+
+    let mut up = client.warren.start_under(&without_nft, "up home");
+
+    assert_eq!(up.wait(seconds(60)), Some(0), "{}", up.output());
+    assert!(up.output().contains("nft is missing"), "{}", up.output());
+    assert!(is_inside(&net.client, "198.18.5.5"));
+    client.down();
+}
+
 /// Changes the networks that clients may reach beside the internet.
 fn allow(exit: &Exit<'_>, networks: &[&str]) {
     let networks = Value::Array(networks.iter().map(|network| (*network).into()).collect());
