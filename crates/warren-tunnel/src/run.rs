@@ -6,6 +6,8 @@ mod commands;
 mod from_carrier;
 mod from_device;
 mod longest_turn;
+mod ready;
+mod reports;
 mod rest;
 mod snapshot;
 mod to_device;
@@ -254,26 +256,6 @@ impl Worker {
         if busy { Turn::Busy } else { Turn::Idle }
     }
 
-    fn fill_connections(&mut self, now: Instant) {
-        for _ in 0..self.ready.len() {
-            let Some(slot) = self.ready.pop_front() else { return };
-            // The connection may have ended since it was listed. Its slot may have a new pump, which may be drained as
-            // well.
-            let Some(pump) = self.pumps.get_mut(slot) else { continue };
-            pump.listed = false;
-            pump.drain(&mut self.endpoint, &mut self.arena, now, &mut self.totals, &mut self.drops);
-        }
-    }
-
-    /// Adds a pump to the list for `fill_connections`, if it has something to send and may send.
-    fn list(&mut self, slot: usize, now: Instant) {
-        let Some(pump) = self.pumps.get_mut(slot) else { return };
-        if !pump.listed && !pump.blocked && pump.has_work(now) {
-            pump.listed = true;
-            self.ready.push_back(slot);
-        }
-    }
-
     fn count_drives(&mut self) {
         if let Some(drives) = self.endpoint.drives() {
             self.occupancy.drives_per_wakeup.record(drives - self.drives);
@@ -312,31 +294,5 @@ impl Worker {
         let repair = self.repair_due.map(|due| due.saturating_duration_since(now));
         let wireguard = self.wireguard.as_ref().and_then(|wireguard| wireguard.due(now));
         [held_back, self.upkeep.due(), repair, wireguard].into_iter().flatten().min()
-    }
-
-    fn report(&mut self, report: Report) {
-        // Reports stay in order, so a new one must not overtake those that wait.
-        if !self.unsent_reports.is_empty() {
-            self.unsent_reports.push_back(report);
-            return;
-        }
-        match self.reports.try_send(report) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(report)) => self.unsent_reports.push_back(report),
-            // Without the control plane, nothing else would ever stop this worker.
-            Err(mpsc::error::TrySendError::Closed(_)) => self.stopping = Some((0, String::new())),
-        }
-    }
-
-    fn flush_reports(&mut self) -> bool {
-        for report in std::mem::take(&mut self.unsent_reports) {
-            self.report(report);
-        }
-        !self.unsent_reports.is_empty()
-    }
-
-    /// The worker's number among its siblings.
-    fn number(&self) -> usize {
-        usize::from(self.tuning.settings.worker.index())
     }
 }

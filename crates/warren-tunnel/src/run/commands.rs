@@ -212,4 +212,9 @@ impl Worker {
         }
         self.clients.end(session);
     }
+
+    /// The worker's number among its siblings.
+    fn number(&self) -> usize {
+        usize::from(self.tuning.settings.worker.index())
+    }
 }

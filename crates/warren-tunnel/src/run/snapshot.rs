@@ -100,6 +100,18 @@ impl Worker {
             ..Snapshot::default()
         }
     }
+
+    /// Adds every peer that is up to the snapshot.
+    fn see_peers(&mut self) {
+        let Some(wireguard) = &self.wireguard else { return };
+        for (peer, member) in wireguard.members.iter() {
+            let Some(path) = wireguard.server.path_of(peer) else { continue };
+            let client = member.session.and_then(|session| self.clients.of(session));
+            let snapshot = member.snapshot(path);
+            let seen = SeenConnection { snapshot, client, assemblies_pending: 0 };
+            self.snapshots.connections.push(Some(seen));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,6 @@ use crate::client_limit::ClientLimit;
 use crate::counters::{Drops, Totals};
 use crate::forward::Place;
 use crate::message::Report;
-use crate::snapshots::SeenConnection;
 use crate::wireguard::{Member, Members, WireGuard, drop_reason};
 
 /// Room for every message that is not a packet: a handshake's first is the longest.
@@ -261,18 +260,6 @@ impl Worker {
         let Some(wireguard) = &mut self.wireguard else { return };
         let (totals, drops) = (&mut self.totals, &mut self.drops);
         wireguard.send_run(&mut |reason, packets| count_lost(totals, drops, reason, packets));
-    }
-
-    /// Adds every peer that is up to the snapshot.
-    pub(super) fn see_peers(&mut self) {
-        let Some(wireguard) = &self.wireguard else { return };
-        for (peer, member) in wireguard.members.iter() {
-            let Some(path) = wireguard.server.path_of(peer) else { continue };
-            let client = member.session.and_then(|session| self.clients.of(session));
-            let snapshot = member.snapshot(path);
-            let seen = SeenConnection { snapshot, client, assemblies_pending: 0 };
-            self.snapshots.connections.push(Some(seen));
-        }
     }
 }
 
