@@ -199,6 +199,7 @@ impl Exits {
     pub(crate) fn own_clock_offset(&self, me: &ExitId) -> i64 {
         let others = self.heartbeats.iter().filter(|(exit, _)| *exit != me);
         let mut offsets: Vec<i64> = others.filter_map(|(_, seen)| seen.clock_offset).collect();
+        // This exit's own clock takes part in the median, with an offset of 0 from itself.
         offsets.push(0);
         offsets.sort_unstable();
         let middle = offsets.len() / 2;

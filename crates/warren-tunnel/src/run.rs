@@ -207,6 +207,8 @@ impl Worker {
                 Turn::Busy if start.elapsed() >= ROW => break,
                 Turn::Busy => did_something = true,
                 Turn::Idle => {
+                    // A wake-up that found nothing is no work. `Rest` would take the time since then for the time since the
+                    // last work.
                     let due = did_something.then(|| self.rest.due(Instant::now(), &self.totals));
                     if let Some(length) = due.flatten() {
                         // Blocks the whole thread on purpose, so that packets gather in the sockets in the meantime.
@@ -241,6 +243,7 @@ impl Worker {
             return Turn::Last;
         }
         busy |= self.take_snapshot();
+        // Busy while reports wait, because the channel does not wake this worker when it has room.
         busy |= self.flush_reports();
         busy |= self.take_carrier(cx, now);
         busy |= self.take_wireguard(cx, now);
@@ -270,6 +273,7 @@ impl Worker {
             // Sends these repairs, which were queued after this turn's flush.
             self.endpoint.flush(cx);
         }
+        // If the timer is still set, it fires once more. That costs one empty turn.
         let Some(wait) = self.longest_sleep(now) else {
             self.timer_due = None;
             return;

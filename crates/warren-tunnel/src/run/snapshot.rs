@@ -31,6 +31,7 @@ impl Worker {
         let is_complete = self.snapshots.connections.len() >= self.pumps.capacity()
             && self.snapshots.clients.len() >= self.clients.past().len();
         if is_complete {
+            // All in one turn: WireGuard's peers are in a map, in which they have no fixed places.
             self.see_peers();
         }
         if is_complete && let Some(answer) = self.snapshots.asked.pop_front() {

@@ -26,7 +26,7 @@ use crate::forward::Place;
 use crate::message::Report;
 use crate::wireguard::{Member, Members, WireGuard, drop_reason};
 
-/// Room for every message that is not a packet: a handshake's first is the longest.
+/// Room for every message that is not a packet: a handshake's first is the longest (section 5.4.2 of the WireGuard paper).
 const LONGEST_ANSWER: usize = 148;
 
 impl Worker {
@@ -65,6 +65,7 @@ impl Worker {
                 let mut refused = None;
                 match server.receive(now, from, datagram, buffer) {
                     Taken::Packet { peer, length } => {
+                        // The events come first, because a peer's first packet makes it a member.
                         let mut packet = buffer.split();
                         packet.truncate(length);
                         self.take_wireguard_events(server, members);
