@@ -25,6 +25,7 @@ impl ExitSessions {
     ) -> Result<(), Goodbye> {
         let token = InviteToken::from_wire(&enrol.token).ok_or(Goodbye::InvitationVoid)?;
         if let Some(id) = self.store.claimed(&Claim::Key(key)) {
+            // A request of the same key with another invitation is not the one that this connection asks for.
             let token = RowId::Invitation(token.digest());
             let is_same = self.store.proposed(id).iter().any(|change| change.id() == token);
             let joined = is_same.then(|| self.join(now, connection, id, None)).flatten();

@@ -18,6 +18,7 @@ impl ExitSessions {
                 self.cut_off(now, key, reason);
             }
             if self.registry.by_key(key).is_none() {
+                // A removed key opens no session any more, so its past does not matter.
                 self.predecessors.remove(&key);
             }
         }

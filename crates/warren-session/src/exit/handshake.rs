@@ -134,6 +134,7 @@ impl ExitSessions {
                 && (Some(session.token) == token || is_planted(Bug::StaleAttachToken))
         });
         let session = session.ok_or(Goodbye::UnknownSession)?;
+        // Checked after the token, so that only the session's client learns how many connections there are.
         if attach.index >= session.connections() {
             return Err(Goodbye::Protocol(Violation::BadIndex));
         }
@@ -141,6 +142,7 @@ impl ExitSessions {
         if is_planted(Bug::AttachedTooEarly) {
             self.send(connection, &attached);
         }
+        // Attach before `Attached`: the client may send packets as soon as it reads that.
         self.attach_connection(now, id, connection, attach.index);
         self.send(connection, &attached);
         self.repeat_update(id, connection);
