@@ -175,6 +175,7 @@ impl Exits {
 
     pub(crate) fn list(&self) -> Vec<FleetExit> {
         let exits = self.members.iter().filter_map(|(exit, member)| {
+            // An exit without a key was never linked, so it serves nobody yet.
             let key = member.key?;
             let seen = self.heartbeats.get(exit);
             let heartbeat = seen.map(|seen| &seen.heartbeat);

@@ -99,6 +99,7 @@ impl ExitKeys {
     /// Handles the keys that the exit announces in a session whose connection has proven the key `by`: all its keys, the newest
     /// first. Returns the changes.
     pub fn told(&mut self, keys: &[PublicKey], by: PublicKey) -> Vec<KeyNews> {
+        // A session may outlast the acceptance of the key that it was opened with.
         if !self.accepts(by) {
             return Vec::new();
         }
