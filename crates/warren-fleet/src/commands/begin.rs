@@ -21,7 +21,6 @@ use crate::keys::{Key, Keys, is_fleet_name};
 use crate::link::{pools_text, rows_of};
 use crate::meta::{FORMAT, Meta};
 use crate::planted::reached;
-use crate::recovery;
 use crate::run::{Directories, random_name};
 use crate::store::{apply, in_words, read_all};
 

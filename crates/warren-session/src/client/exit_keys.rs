@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::PublicKey;
 
 /// Maximum number of keys that were learnt and not retired yet.
+// Two, because a session may outlast a rotation and then announce the key of the next one.
 const MOST_LEARNT: usize = 2;
 
 /// Maximum number of retired keys that are remembered, besides those that the profile pins.
