@@ -92,12 +92,12 @@ impl FlowQueue {
         }
     }
 
-    /// Sets the round-trip time of the flows' packets. CoDel derives from it how long a burst may last. `is_starting` says that the
-    /// window that empties the queue still doubles every round trip. The queue then goes away by itself, so CoDel drops and marks
-    /// nothing.
-    pub fn set_round_trip(&mut self, round_trip: Duration, is_starting: bool) {
+    /// Sets the round-trip time of the flows' packets. CoDel derives from it how long a burst may last. `is_searching` says that the
+    /// congestion controller is still finding out how large the window may be that empties the queue. The queue then goes away by
+    /// itself, so CoDel drops and marks nothing.
+    pub fn set_round_trip(&mut self, round_trip: Duration, is_searching: bool) {
         self.patience = Patience::for_path(round_trip);
-        if is_starting {
+        if is_searching {
             self.patience.target = Duration::MAX;
         }
     }

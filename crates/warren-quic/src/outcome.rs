@@ -144,7 +144,7 @@ pub(crate) fn loss_counts(
         window: path.cwnd,
         rtt: path.rtt,
         reordering: path.reordering_window,
-        is_starting: controller == Some(ControllerState::Starting),
+        is_searching: controller.is_some_and(ControllerState::is_searching),
     }
 }
 

@@ -140,10 +140,22 @@ pub enum ControllerState {
     ShortQueue,
     /// The window is a little smaller for a few rounds, to find out who causes the queue or the loss.
     Probing,
+    /// Another flow fills the queue, and the window grows as that flow's may grow, until the queue overflows.
+    Growing,
     /// Another flow keeps the queue full, and CUBIC competes for a fair share.
     Competing,
     /// The bottleneck marks packets (ECN), and CUBIC answers the marks.
     Marked,
+}
+
+impl ControllerState {
+    /// Whether the window will soon be another one.
+    pub(crate) fn is_searching(self) -> bool {
+        match self {
+            Self::Starting | Self::Probing | Self::Growing => true,
+            Self::ShortQueue | Self::Competing | Self::Marked => false,
+        }
+    }
 }
 
 /// The losses of a connection's path, and how much is kept to be sent again. The counts of packets and datagrams only grow.
@@ -169,8 +181,9 @@ pub struct LossCounts {
     pub rtt: Duration,
     /// How much longer than the round-trip time a packet may take before it counts as lost. Zero if the path keeps the order.
     pub reordering: Duration,
-    /// Whether the controller `adaptive` is still searching for the path's rate, doubling the window every round trip.
-    pub is_starting: bool,
+    /// Whether the controller `adaptive` is still finding out how large the window may be. A queue before the window then goes away by
+    /// itself.
+    pub is_searching: bool,
 }
 
 /// The sums of the counters of an endpoint's sockets.

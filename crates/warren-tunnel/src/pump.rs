@@ -183,7 +183,7 @@ impl Pump {
             // the repair.
             round_trip += time_of_repair(counts.rtt);
         }
-        self.queue.set_round_trip(round_trip, counts.is_starting);
+        self.queue.set_round_trip(round_trip, counts.is_searching);
         let limit = usize::try_from(WINDOWS_IN_QUEUE * counts.window).unwrap_or(usize::MAX);
         self.queue.set_limit(limit.clamp(LEAST_QUEUE_LIMIT, MOST_QUEUE_LIMIT));
     }

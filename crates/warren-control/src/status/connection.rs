@@ -99,7 +99,7 @@ impl From<ControllerState> for ControllerStatus {
             ControllerState::Starting => Self::Starting,
             ControllerState::ShortQueue => Self::ShortQueue,
             ControllerState::Probing => Self::Probing,
-            ControllerState::Competing => Self::Sharing,
+            ControllerState::Growing | ControllerState::Competing => Self::Sharing,
             ControllerState::Marked => Self::Marked,
         }
     }

@@ -194,9 +194,9 @@ fn a_queue_that_is_nearly_full_drops_one_packet_a_round_trip_and_a_full_one_each
 
 #[test]
 fn nothing_is_dropped_or_marked_before_a_window_that_still_doubles() {
-    for (is_starting, ecn) in [(true, 0), (true, 2), (false, 0), (false, 2)] {
+    for (is_searching, ecn) in [(true, 0), (true, 2), (false, 0), (false, 2)] {
         let mut queue = FlowQueue::new(usize::MAX);
-        queue.set_round_trip(Duration::ZERO, is_starting);
+        queue.set_round_trip(Duration::ZERO, is_searching);
         let start = Instant::now();
         let mut signals = Signals::default();
         for number in 0..300 {
@@ -206,7 +206,7 @@ fn nothing_is_dropped_or_marked_before_a_window_that_still_doubles() {
             }
             queue.pop(now, &mut signals);
         }
-        assert_eq!((signals.dropped, signals.marked) == (0, 0), is_starting, "{signals:?}");
+        assert_eq!((signals.dropped, signals.marked) == (0, 0), is_searching, "{signals:?}");
     }
 }
 

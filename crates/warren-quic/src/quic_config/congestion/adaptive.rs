@@ -3,24 +3,22 @@
 //! Random loss is the inner flows' business and never shrinks the window. A queue at the bottleneck does: when the round-trip
 //! time of whole rounds rises, the window shrinks to what the path holds without a queue. Packets then wait in the tunnel's
 //! own queue, where flows are kept apart. A queue that stays although this connection feeds it less belongs to another flow, and
-//! so do queues at much lower rates than before. CUBIC (RFC 9438) then competes for a fair share, and losses count while the
-//! queue is full. CUBIC also answers losses that come only while the queue is near its longest. Afterwards, the window grows
-//! slowly for a while, so that a rival that has lost packets gets its share again. Whatever the queue, losses also count if the
-//! path loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Nothing can be learnt from
+//! so do queues at much lower rates than before. The window then returns to what it was before this was known, and grows by a
+//! twentieth a round trip until the queue overflows. From then on, CUBIC (RFC 9438) competes for a fair share, and losses count
+//! while the queue is full. CUBIC also answers losses that come only while the queue is near its longest. Afterwards, the window
+//! grows slowly for a while, so that a rival that has lost packets gets its share again. Whatever the queue, losses also count if
+//! the path loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Nothing can be learnt from
 //! such a queue, so CUBIC answers the marks.
 
 use std::{
     any::Any,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use noq_proto::{
-    RttEstimator,
-    congestion::{Controller, ControllerFactory as _, CubicConfig},
-};
+use noq_proto::{RttEstimator, congestion::Controller};
 
 mod base_rtt;
+mod competition;
 mod full_queue;
 mod rivals;
 mod rounds;
@@ -28,6 +26,7 @@ mod usual_loss;
 
 use self::{
     base_rtt::BaseRtt,
+    competition::{Cause, Competition},
     full_queue::FullQueue,
     rivals::Rivals,
     rounds::{Round, Rounds, bytes_in, loss_share},
@@ -58,13 +57,10 @@ const SLOW_ACCELERATION: u64 = 128;
 /// The window stops growing at this many times the bytes that a round delivers.
 const UNFILLED: u64 = 4;
 
+/// A window is smaller for a verdict if it is at most this share of what it was.
+const SMALLER: f64 = 0.95;
 /// Rounds with a queue and a smaller window after which the controller decides whose queue it is.
 const ROUNDS_BEFORE_VERDICT: u32 = 3;
-/// Rounds of a competition after which the controller decides whether there is a rival at all, or the path's delay only
-/// fluctuates (Wi-Fi).
-const ROUNDS_OF_RIVAL: u32 = 12;
-/// If the queueing delay moves back and forth by more than this share of itself each round, no queue causes it.
-const WANDERS: f64 = 0.15;
 /// Share of the learnt jitter that is left after a round.
 const JITTER_LEFT: f64 = 0.9995;
 /// Rounds with a small window after which the controller decides whether its own packets cause the loss. The first of them
@@ -73,8 +69,6 @@ const DRAIN_ROUNDS: u32 = 3;
 /// If all of the queue were this connection's, a smaller window would shorten the round-trip time by a known amount. The queue
 /// belongs to a rival flow if the round-trip time falls by less than this share of that amount.
 const OWN_SHARE: f64 = 0.7;
-/// Share of its window that CUBIC keeps after a loss (RFC 9438 section 4.6).
-const CUBIC_CUT: f64 = 0.7;
 
 /// Slow start keeps at most this share of its window. Its packets in flight left when the window was smaller.
 const SLOW_START_LEFT: f64 = 0.7;
@@ -82,9 +76,6 @@ const SLOW_START_LEFT: f64 = 0.7;
 const RECENT_SHARE: u32 = 8;
 /// Number of rounds that end after slow start, but whose packets were sent during it.
 const OVERSHOT_ROUNDS: u32 = 2;
-/// If a rival's queue has cut slow start short no longer than this ago, and no more than so many round trips, CUBIC continues it.
-const NEWCOMER: Duration = Duration::from_secs(1);
-const NEWCOMER_ROUNDS: u32 = 8;
 
 /// The controller of one path. It counts bytes of UDP payload.
 #[derive(Debug)]
@@ -104,8 +95,8 @@ pub(super) struct Adaptive {
     /// The window at which there was a queue or an overflow last.
     limit: u64,
     rivals: Rivals,
-    /// When a queue ended slow start, while its owner is not known.
-    cut_short: Option<Instant>,
+    /// The window of slow start or of a competition, while it is not known whose queue has followed it.
+    unjudged: Option<u64>,
     /// Rounds left whose packets slow start has sent. They say nothing about the window that followed it.
     overshot_rounds: u32,
     /// When the window was last cut. Losses of packets that left earlier belong to that cut.
@@ -136,28 +127,8 @@ enum Phase {
         delivered: u64,
         lost: u64,
     },
-    /// CUBIC sets the window, for one of the reasons in [`Cause`].
-    Competing {
-        cubic: Box<dyn Controller>,
-        cause: Cause,
-        /// When to check again whose queue it is.
-        until: Instant,
-        /// The window before the competition.
-        before: u64,
-        /// The queueing delays of its rounds.
-        delays: Delays,
-    },
-}
-
-/// Why CUBIC competes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    /// A queue that is not this connection's.
-    Rival,
-    /// A queue that overflows.
-    Overflow,
-    /// Marks from the bottleneck (ECN).
-    Mark,
+    /// The connection competes for a share of the queue.
+    Competing(Competition),
 }
 
 /// A queue whose owner is not known yet. The connection's own queue shrinks with its window.
@@ -170,38 +141,6 @@ struct Queue {
     rtt: Duration,
     /// The previous round's window, which caused this round's round-trip time.
     last_window: u64,
-}
-
-/// The queueing delays of a competition's rounds.
-#[derive(Clone, Copy, Debug, Default)]
-struct Delays {
-    rounds: u32,
-    first: Duration,
-    last: Duration,
-    longest: Duration,
-    /// The sum of all delays, and the sum of all changes from round to round.
-    sum: Duration,
-    changes: Duration,
-}
-
-impl Delays {
-    fn add(&mut self, queue: Duration) {
-        if self.rounds == 0 {
-            (self.first, self.last) = (queue, queue);
-        }
-        self.rounds += 1;
-        self.longest = self.longest.max(queue);
-        self.sum += queue;
-        self.changes += queue.abs_diff(self.last);
-        self.last = queue;
-    }
-
-    /// Whether the delays fluctuate, which a queue's delays do not.
-    fn wander(&self) -> bool {
-        // A queue that grows or shrinks changes the delay too, but in one direction. That part is subtracted.
-        let to_and_fro = self.changes.saturating_sub(self.last.abs_diff(self.first));
-        to_and_fro > self.sum.mul_f64(WANDERS)
-    }
 }
 
 impl Queue {
@@ -230,7 +169,7 @@ impl Adaptive {
             lossy_rounds: 0,
             limit: 0,
             rivals: Rivals::default(),
-            cut_short: None,
+            unjudged: None,
             overshot_rounds: 0,
             last_cut: None,
         }
@@ -238,18 +177,25 @@ impl Adaptive {
 
     /// A controller for a new path, which begins with this one's window.
     pub(super) fn copy(&self) -> Self {
+        Self { window: self.window, ..Self::new(self.datagram_size()) }
+    }
+
+    fn datagram_size(&self) -> u16 {
         // Always fits, because `mtu` was a `u16`.
-        let mtu = u16::try_from(self.mtu).unwrap_or(u16::MAX);
-        Self { window: self.window, ..Self::new(mtu) }
+        u16::try_from(self.mtu).unwrap_or(u16::MAX)
     }
 
     pub(super) fn state(&self) -> ControllerState {
-        match self.phase {
+        match &self.phase {
             Phase::SlowStart => ControllerState::Starting,
+            Phase::Bounded { queue, .. }
+                if self.unjudged.is_some() && (queue.is_some() || self.overshot_rounds > 0) =>
+            {
+                ControllerState::Probing
+            }
             Phase::Bounded { .. } => ControllerState::ShortQueue,
             Phase::Draining { .. } => ControllerState::Probing,
-            Phase::Competing { cause: Cause::Rival | Cause::Overflow, .. } => ControllerState::Competing,
-            Phase::Competing { cause: Cause::Mark, .. } => ControllerState::Marked,
+            Phase::Competing(competition) => competition.state(),
         }
     }
 
@@ -305,6 +251,8 @@ impl Adaptive {
         let has_queue = round.was_limited && queue > self.allowed_queue();
         if self.overshot_rounds > 0 {
             self.overshot_rounds -= 1;
+            // Slow start's bursts came in at a rate that the path may not have.
+            self.rounds.forget_rates();
             return;
         }
         self.full_queue.end_round();
@@ -322,16 +270,16 @@ impl Adaptive {
             Phase::Bounded { .. } if has_queue => self.answer_queue(now, &round),
             Phase::Bounded { .. } => self.grow(now, &round),
             Phase::Draining { .. } => self.judge_drain(now, &round),
-            Phase::Competing { .. } => self.judge_competition(now, queue),
+            Phase::Competing(_) => self.judge_competition(now, queue),
         }
     }
 
     /// Ends slow start at a queue, with what the path carries. The queue shows a round trip late, and the window has doubled since.
     fn end_slow_start(&mut self, now: Instant) {
-        self.cut_short = Some(now);
         self.overshot_rounds = OVERSHOT_ROUNDS;
         let carried = self.rounds.carried_lately_in(self.base() + self.allowed_queue() / 2);
         let most = scaled(self.window, SLOW_START_LEFT);
+        self.unjudged = Some(most);
         // A path that has become longer shows a queue too, and its rate is no measure of a window that was never filled. If the queue
         // is real, the next rounds shrink the window further.
         let least = self.initial_window.min(self.window);
@@ -356,16 +304,29 @@ impl Adaptive {
         *step = first_step;
         let now_seen = seen.unwrap_or(Queue { rounds: 0, window: used, rtt, last_window: used });
         if now_seen.rounds < ROUNDS_BEFORE_VERDICT {
-            // The first window and round-trip time stay: the verdict compares with them.
-            *seen = Some(Queue { rounds: now_seen.rounds + 1, last_window: used, ..now_seen });
-            self.cut(now, round);
+            self.shrink_to_judge(now, round, now_seen);
         } else if now_seen.is_rivals(rtt, base) {
-            self.compete(now, now_seen.window, Cause::Rival);
+            let before = self.unjudged.take().unwrap_or_default();
+            self.compete(now, now_seen.window.max(before), Cause::Rival);
         } else {
-            self.cut_short = None;
+            self.unjudged = None;
             *seen = None;
             self.cut(now, round);
         }
+    }
+
+    /// Shrinks the window, to find out how much shorter the queue gets.
+    fn shrink_to_judge(&mut self, now: Instant, round: &Round, seen: Queue) {
+        let used = self.used(round);
+        self.cut(now, round);
+        // A rate that has just fallen still counts as the path's for a few rounds, and keeps the window. Nothing can be learnt from them.
+        let is_smaller = seen.rounds > 0 || self.window < scaled(used, SMALLER);
+        let Phase::Bounded { queue, .. } = &mut self.phase else { return };
+        // The first window and round-trip time stay: the verdict compares with them.
+        *queue = Some(match is_smaller {
+            true => Queue { rounds: seen.rounds + 1, last_window: used, ..seen },
+            false => Queue { rounds: 0, window: used, rtt: round.least_rtt, last_window: used },
+        });
     }
 
     /// Grows the window after a round without a queue.
@@ -374,7 +335,11 @@ impl Adaptive {
         let may_recover = self.rivals.may_recover(now);
         let Phase::Bounded { step, queue } = &mut self.phase else { return };
         *queue = None;
-        if !round.was_limited || self.window >= most {
+        if !round.was_limited {
+            return;
+        }
+        self.unjudged = None;
+        if self.window >= most {
             return;
         }
         // The window fills the path at least, unless that overflows its queue.
@@ -402,23 +367,19 @@ impl Adaptive {
 
     fn judge_competition(&mut self, now: Instant, queue: Duration) {
         let base = self.base();
-        let Phase::Competing { cubic, until, cause, before, delays } = &mut self.phase else { return };
-        self.window = cubic.window();
-        delays.add(queue);
-        let is_judged = delays.rounds == ROUNDS_OF_RIVAL;
-        if is_judged && *cause != Cause::Mark && delays.wander() {
-            self.jitter = delays.longest.min(base);
+        let Phase::Competing(competition) = &mut self.phase else { return };
+        self.window = competition.window();
+        if let Some(jitter) = competition.on_round(queue) {
+            self.jitter = jitter.min(base);
             self.rivals.were_none();
-            let window = self.window.max(*before);
+            let window = self.window.max(competition.before());
             self.bound(now, window);
-        } else if now >= *until {
+        } else if competition.is_over(now) {
             // Time to check again. If the rival is still there, the next rounds find its queue again.
             let window = self.window;
             self.limit = window;
+            self.unjudged = Some(window);
             self.bound(now, window);
-        } else if is_judged {
-            // The next rounds are judged by themselves.
-            *delays = Delays::default();
         }
     }
 
@@ -470,29 +431,23 @@ impl Adaptive {
         self.phase = Phase::Draining { loss, left: DRAIN_ROUNDS, before, delivered: 0, lost: 0 };
     }
 
-    /// Hands control to CUBIC, which continues from `window`. CUBIC begins with a slow start if the rival's queue has just cut
-    /// this connection's slow start short. Otherwise, a made-up loss ends CUBIC's slow start at once.
+    /// Competes from `window` on. The window grows until the first loss if the rival is a new one.
     fn compete(&mut self, now: Instant, window: u64, cause: Cause) {
-        let recently = NEWCOMER.max(NEWCOMER_ROUNDS * self.rounds.latest_rtt());
-        let is_newcomer = self.cut_short.take().is_some_and(|cut| now < cut + recently);
-        let mut config = CubicConfig::default();
-        // The made-up loss below cuts the larger window to `window`.
-        config.initial_window(if is_newcomer { window } else { scaled(window, 1.0 / CUBIC_CUT) });
-        let mtu = u16::try_from(self.mtu).unwrap_or(u16::MAX);
-        let mut cubic = Arc::new(config).build(now, mtu);
-        if !is_newcomer {
-            cubic.on_congestion_event(now, now, false, false, 0, 0);
-        }
-        self.window = cubic.window();
+        let is_new = cause == Cause::Rival && self.rivals.is_new(now);
         let until = self.rivals.compete(now);
-        self.phase = Phase::Competing { cubic, cause, until, before: window, delays: Delays::default() };
+        let competition = match is_new {
+            true => Competition::new(window, until),
+            false => Competition::continued(now, window, self.datagram_size(), cause, until),
+        };
+        self.window = competition.window();
+        self.phase = Phase::Competing(competition);
     }
 
     /// Answers a loss or a mark that is congestion as CUBIC does, and lets CUBIC go on.
     fn give_way(&mut self, now: Instant, cause: Cause) {
         (self.last_cut, self.limit) = (Some(now), self.window);
-        self.cut_short = None;
-        let window = scaled(self.window, CUBIC_CUT).max(self.least());
+        self.unjudged = None;
+        let window = scaled(self.window, competition::CUBIC_CUT).max(self.least());
         self.compete(now, window, cause);
     }
 
@@ -503,12 +458,13 @@ impl Adaptive {
         self.base = BaseRtt::default();
         self.full_queue = FullQueue::default();
         self.rivals = Rivals::default();
-        (self.limit, self.overshot_rounds, self.cut_short) = (0, 0, None);
+        (self.limit, self.overshot_rounds, self.unjudged) = (0, 0, None);
         self.phase = Phase::SlowStart;
         self.last_cut = Some(now);
     }
 }
 
+/// A share of a window, or a multiple of it.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "windows are far below 2^53, and a float is cut to what fits"
@@ -543,15 +499,24 @@ impl Controller for Adaptive {
         match &mut self.phase {
             // A window that is not used must not grow (RFC 9002 section 7.8).
             Phase::SlowStart if self.rounds.is_limited() => self.window = self.window.saturating_add(bytes),
-            Phase::Competing { cubic, .. } => cubic.on_ack(now, sent, bytes, number, app_limited, rtt),
+            Phase::Competing(competition) => match competition.cubic() {
+                Some(cubic) => cubic.on_ack(now, sent, bytes, number, app_limited, rtt),
+                None if self.rounds.is_limited() => {
+                    let rtt = self.rounds.latest_rtt();
+                    competition.grow(bytes, rtt.saturating_sub(self.base.get().unwrap_or(rtt)), rtt);
+                }
+                None => {}
+            },
             Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } => {}
         }
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest: Option<u64>) {
-        if let Phase::Competing { cubic, .. } = &mut self.phase {
-            cubic.on_end_acks(now, in_flight, app_limited, largest);
-            self.window = cubic.window();
+        if let Phase::Competing(competition) = &mut self.phase {
+            if let Some(cubic) = competition.cubic() {
+                cubic.on_end_acks(now, in_flight, app_limited, largest);
+            }
+            self.window = competition.window();
         }
         let round = self.rounds.on_end_acks(now, in_flight, largest);
         let is_starting = matches!(self.phase, Phase::SlowStart);
@@ -599,10 +564,12 @@ impl Controller for Adaptive {
             self.may_be_full() && (is_unusual || self.full_queue.overflows(self.usual_loss.burst()));
         // A packet that left before the last cut belongs to the event that caused that cut.
         let is_recent = self.last_cut.is_none_or(|cut| sent > cut);
+        let mtu = self.datagram_size();
         match &mut self.phase {
-            Phase::Competing { cubic, .. } if is_ecn || is_unusual || is_long && is_near_full => {
+            Phase::Competing(competition) if is_ecn || is_unusual || is_long && is_near_full => {
+                let cubic = competition.cubic_at_loss(now, mtu);
                 cubic.on_congestion_event(now, sent, false, is_ecn, lost_bytes, largest_lost);
-                self.window = cubic.window();
+                self.window = competition.window();
             }
             Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } if is_ecn => {
                 // Only one mark per round counts.
@@ -621,7 +588,7 @@ impl Controller for Adaptive {
                 self.rivals.let_recover(now);
                 self.window = scaled(self.window, CUT).max(self.least());
             }
-            Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } | Phase::Competing { .. } => {}
+            Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } | Phase::Competing(_) => {}
         }
     }
 
@@ -629,7 +596,9 @@ impl Controller for Adaptive {
         self.mtu = new_mtu.into();
         // The smallest window grows with the MTU.
         self.window = self.window.max(self.least());
-        if let Phase::Competing { cubic, .. } = &mut self.phase {
+        if let Phase::Competing(competition) = &mut self.phase
+            && let Some(cubic) = competition.cubic()
+        {
             cubic.on_mtu_update(new_mtu);
         }
     }

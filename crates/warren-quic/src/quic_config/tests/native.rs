@@ -19,6 +19,7 @@ pub(super) struct Native {
     /// The window at the last loss, and when it is over.
     largest: f64,
     epoch: Option<Instant>,
+    has_lost: bool,
     next: u64,
     /// Losses of packets before this one belong to the last cut.
     recovers_at: u64,
@@ -38,6 +39,7 @@ impl Native {
             threshold: f64::MAX,
             largest: 0.0,
             epoch: None,
+            has_lost: false,
             next: 0,
             recovers_at: 0,
             in_flight: VecDeque::new(),
@@ -109,6 +111,7 @@ impl Native {
         self.window = (self.window * CUBIC_CUT).max(2.0);
         self.threshold = self.window;
         self.epoch = None;
+        self.has_lost = true;
     }
 
     /// Ends slow start as HyStart does (RFC 9406), when the shortest of a few round-trip times is longer than it was.
@@ -135,6 +138,8 @@ impl Native {
         // RFC 9438 section 4.3: never less than Reno would have.
         let reno = self.threshold + 0.529 * (now - epoch).as_secs_f64() / self.rtt.as_secs_f64();
         let target = cubic.max(reno).clamp(self.window, self.window * 1.5);
-        self.window += (target - self.window) / self.window;
+        // Until its first loss, Linux grows by a twentieth a round trip at least.
+        let least = if self.has_lost { 0.0 } else { 0.05 };
+        self.window += ((target - self.window) / self.window).max(least);
     }
 }

@@ -71,11 +71,16 @@ impl Rivals {
         self.recover_until.is_some_and(|until| now < until)
     }
 
+    /// Whether a rival that shows up now is a new one.
+    pub(super) fn is_new(&self, now: Instant) -> bool {
+        self.last_competition.is_none_or(|last| now >= last + SAME_RIVAL)
+    }
+
     /// Begins a competition. Returns when to check again.
     pub(super) fn compete(&mut self, now: Instant) -> Instant {
-        self.competition = match self.last_competition {
-            Some(last) if now < last + SAME_RIVAL => (self.competition * 2).min(LONGEST_COMPETITION),
-            _ => FIRST_COMPETITION,
+        self.competition = match self.is_new(now) {
+            false => (self.competition * 2).min(LONGEST_COMPETITION),
+            true => FIRST_COMPETITION,
         };
         let until = now + self.competition;
         self.last_competition = Some(until);

@@ -208,6 +208,11 @@ impl Rounds {
         self.rates[0]
     }
 
+    /// Forgets the rates of all rounds but the last.
+    pub(super) fn forget_rates(&mut self) {
+        self.rates = [self.rates[0], 0.0, 0.0, 0.0];
+    }
+
     /// Forgets what past rounds showed of the path.
     pub(super) fn forget_path(&mut self) {
         self.rates = [0.0; RATES];
