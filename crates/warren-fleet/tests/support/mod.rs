@@ -1,5 +1,6 @@
 //! Three real etcd processes, links (`warren-fleet run`) and exits that are not real but speak as one.
 
+pub(crate) mod certificates;
 pub(crate) mod etcd;
 pub(crate) mod exit;
 pub(crate) mod proxy;
