@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a GB, as in "CPU seconds per GB".
 pub(crate) const GB: f64 = 1e9;
 
-/// The resource use of a process or thread up to a moment. Marks of one process can be compared in another process.
+/// The resource use of a process or thread up to a moment. Marks that one process has made can be compared in
+/// another process.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct Mark {
     /// The moment, by the machine's monotonic clock.

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let seed = args.seed.unwrap_or_else(Shuffle::seed_from_clock);
     let mut session = Session::new(args, &interrupt, seed)?;
     let ended = session.run();
-    // Only after all rounds, so that perf does not slow what is measured.
+    // Profiles only after all rounds, so that perf does not slow down the measurements.
     let profiled = if args.profile && ended.is_ok() { session.profile() } else { Ok(()) };
     let Session { installed, tests, visits, remarks, plan, .. } = session;
     if !visits.is_empty() {

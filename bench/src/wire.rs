@@ -154,7 +154,7 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
     // Later settings replace earlier ones, so --up and --down come after --both.
     let given = [args.both.each_way(Ways::Both), args.up.each_way(Ways::Up), args.down.each_way(Ways::Down)];
     wire.handle.change(&given.concat())?;
-    // Only now, so that no `wire set` comes before the settings of the command line.
+    // Listens only now, so that no `wire set` comes before the settings of the command line.
     wire.listen(&name)?;
     eprintln!(
         "the wire runs; its ends are {device} in {} and in {}; try\n  ip netns exec {} ping 192.0.2.1\n  \

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use warren_host::{OwnTables, Ruleset};
 
 /// # Panics
-/// If `Ruleset` accepts a text in which nft sees another table, or more than rules.
+/// If `Ruleset` accepts a text in which nft would see another table or another command, or would look up a name.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let tables = OwnTables::of_profile("home");

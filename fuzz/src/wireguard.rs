@@ -14,7 +14,8 @@ use crate::input::Input;
 /// The longest datagram that a socket returns.
 const LONGEST: usize = 65_535;
 
-/// Steps of two bytes and a piece: a datagram as it is, or one of a client with the piece as its packet, changed in one place or not.
+/// The input is steps, each of two bytes and a piece. A step's datagram is the piece itself, or a message of the client: the
+/// start of a handshake, or data with the piece as its packet. One bit of it may be changed.
 pub fn run(data: &[u8]) {
     let now = Instant::now();
     let (exit, key) = (PrivateKey::new([7; 32]), PrivateKey::new([1; 32]));

@@ -124,7 +124,7 @@ class Crate:
             first.add(path[0])
             yield path
         for name, (path, is_public) in module.named.items():
-            # A private import counts always: the compiler reports unused ones, and a trait is used without its name.
+            # A private import always counts: the compiler reports unused ones, and a trait is used without its name.
             if not is_public or name in names | first:
                 yield path
         if module.globs:
@@ -171,7 +171,7 @@ class Crate:
             target = self.resolve(module, path, seen)
             if target is not None and target != module.path and self.has(self.modules[target], first, seen):
                 return self.descend(self.modules[target], names, seen)
-        # A name that this did not see defined, such as one that a macro makes. `a::b::name` is in `a::b` all the same.
+        # A name whose definition was not seen, such as one that a macro makes. `a::b::name` is nevertheless in `a::b`.
         return module.path if is_sure else None
 
     def has(self, module, name, seen):

@@ -123,5 +123,5 @@ def wait_until(condition, what, seconds=15):
         if value:
             return value
         if time.monotonic() > deadline:
-            raise NetError(f"waited {seconds} s in vain until {what}")
+            raise NetError(f"gave up after {seconds} s of waiting until {what}")
         time.sleep(0.05)

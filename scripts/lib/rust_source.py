@@ -3,7 +3,7 @@
 import functools
 import re
 
-# Comments, characters and strings. Of a block comment only the start: they nest, so no pattern finds the end.
+# Comments, characters and strings. Matches only the start of a block comment: block comments nest, so no pattern finds the end.
 NOT_CODE = re.compile(
     r"//[^\n]*|/\*|'(?:\\(?:x..|u\{[^}]*\}|[^u\n])|[^'\\\n])'" r'|\b[bc]?r(#*)".*?"\1|\b[bc]?"(?:\\.|[^"\\])*"|"(?:\\.|[^"\\])*"',
     re.DOTALL,

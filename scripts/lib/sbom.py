@@ -68,7 +68,7 @@ def bill(metadata, lock, upstream, patches):
 
 
 def built_from(metadata, root, kinds=frozenset({None, "build"})):
-    """Returns every package in the root's build, the root included, with its direct dependencies. Of `kinds`, `None` is a linked dependency."""
+    """Returns every package in the root's build, the root included, with its direct dependencies. In `kinds`, `None` stands for linked dependencies."""
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     edges, waiting = {}, [root]
     while waiting:

@@ -1,4 +1,5 @@
-"""Writes the licences of all libraries in a binary, warren's unless another crate is named: names and versions first, then each licence text once, with the libraries that it is for."""
+"""Writes the licences of all libraries in a binary. The binary is warren's unless another crate is named. Names and versions come first, then each licence
+text once, with the libraries that it is for."""
 
 import json
 import subprocess

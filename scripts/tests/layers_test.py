@@ -91,7 +91,7 @@ class LayersTest(unittest.TestCase):
         for path in manifests(ROOT):
             with self.subTest(path.parent.name):
                 graph = imports(path.parent)
-                # Half, because tests have files too.
+                # Half is enough, because the files of tests are not in the graph.
                 self.assertGreaterEqual(2 * len(graph), len(list((path.parent / "src").rglob("*.rs"))))
                 self.assertGreaterEqual(sum(len(used) for used in graph.values()), len(graph) - 3)
 

@@ -35,7 +35,7 @@ def file_of(name):
 
 
 def problem_of(file, function, mark=""):
-    """Returns why scripts/test does not run this test, or scripts/torture a marked one. Returns None if it does."""
+    """Returns why scripts/test does not run this test, or why scripts/torture does not if the test is marked. Returns None if it runs."""
     path = file_of(file)
     if path is None:
         return f"there is no {file}"

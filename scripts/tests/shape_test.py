@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 
 from shape import LIMITS, oversized  # noqa: E402
 
-# What is older than this test and too large. It has no file names, because code moves.
+# Code that is too large and older than this test. The list has no file names, because code moves.
 BASELINE = Path(__file__).with_name("shape.toml")
 
 

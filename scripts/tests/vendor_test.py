@@ -329,7 +329,7 @@ class BranchTest(VendorCase):
         self.commit("work")
         result = self.run_vendor("branch")
         self.assertEqual(result.returncode, 1)
-        self.assertIn("is there already", result.stderr)
+        self.assertIn("exists already", result.stderr)
         self.assertIn("work", self.git("log", "-1", "--format=%s"))
         self.run_command("branch", "--force")
         self.assertNotIn("work", self.git("log", "-1", "--format=%s"))

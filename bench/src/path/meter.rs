@@ -50,8 +50,8 @@ pub(super) struct Reading {
 impl Meter<'_> {
     /// Measures for a time. `count` returns the payload received so far.
     pub(super) fn measure(&self, time: Duration, count: &dyn Fn() -> u64) -> anyhow::Result<Reading> {
-        // The payload is counted last before and first after, so that it is never counted over a longer time than its
-        // cost.
+        // At the start, the payload is counted last, and at the end first. So it is never counted over a longer time than
+        // its cost.
         let (wire, device, cpu) = (self.wire()?, self.device.received()?, self.cpu());
         let (start, first) = (Instant::now(), count());
         let longest_gap = self.watch(start, time, count)?;

@@ -24,7 +24,7 @@ pub(super) fn write(results: &Results, paths: &[Path], directory: &FilePath) -> 
                 .iter()
                 .map(|tunnel| (tunnel.name.clone(), points(results, &by_loss, &tunnel.name, test)))
                 .collect();
-            // One path makes no line.
+            // A single path gives no line.
             if by_loss.len() > 1 && lines.iter().any(|(_, points)| !points.is_empty()) {
                 let file = directory.join(format!("loss-{test}.svg"));
                 plot::write(&file, SIZE, |area| draw(area, &test.title(), &by_loss, &lines))?;

@@ -100,7 +100,7 @@ impl Results {
         tests.iter().filter(is_left).copied().collect()
     }
 
-    /// Adds a visit. If the results have an earlier part of the same visit, adds to that.
+    /// Adds a visit. If the results already have a part of the same visit, adds to that part.
     pub(super) fn add(&mut self, new: Visit) {
         let same = |visit: &&mut Visit| visit.is(&new.path, &new.tunnel, new.round);
         let Some(visit) = self.visits.iter_mut().find(same) else { return self.visits.push(new) };

@@ -23,7 +23,7 @@ impl FromStr for Subject {
         if text == "none" {
             return "veth".parse().map(Self);
         }
-        let peer: Peer = text.parse().map_err(|error| format!("{error}, and none is no tunnel"))?;
+        let peer: Peer = text.parse().map_err(|error| format!("{error}; `none` stands for no tunnel"))?;
         Ok(Self(peer))
     }
 }

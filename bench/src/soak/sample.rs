@@ -82,7 +82,7 @@ mod tests {
         let files: Vec<_> = (0..50).map(|_| fs::File::open("/proc/self/status").unwrap()).collect();
         let after = ProcessSample::of(std::process::id()).unwrap();
         drop(files);
-        // Other tests of this process open and close some as well.
+        // Other tests of this process open and close descriptors too.
         assert!(after.descriptors > before.descriptors + 20, "{before:?} {after:?}");
         assert!(ProcessSample::of(u32::MAX).is_err());
     }

@@ -176,7 +176,7 @@ fn faults_of_load([before, after]: [f64; 2], carried: &Carried) -> Vec<String> {
     }
     if carried.connections == 0 || carried.connections_failed + carried.connections_damaged > 0 {
         faults.push(format!(
-            "of the short connections {} were made, {} failed and {} came back with other bytes",
+            "of the short connections, {} were made, {} failed and {} got back wrong bytes",
             carried.connections, carried.connections_failed, carried.connections_damaged
         ));
     }

@@ -36,7 +36,7 @@ fn heat_map(area: &Area<'_>, results: &Results) -> anyhow::Result<()> {
     map.draw_names(area)?;
     for cell in &all {
         let Some(median) = Median::of(cell, &results.cells) else { continue };
-        // The start value of the maximum keeps the division below from being by zero.
+        // The maximum starts above 0, so that the division below is never by zero.
         let best = all
             .iter()
             .filter(|other| other.net == cell.net)

@@ -48,7 +48,6 @@ impl Progress {
         self.advance(self.plan.visit(round).saturating_sub(of_tests) + self.plan.test(round) * missing);
     }
 
-    /// Prints a remark.
     pub(super) fn remark(&self, text: &str) {
         progress::print(&self.bar, text);
     }

@@ -99,7 +99,7 @@ impl Report {
             let Some(own) = base.figures.get(&row.key()) else { continue };
             let ratio = |peer: &&PeerReport| {
                 let other = peer.figures.get(&row.key());
-                // A peer without losses or CPU time has the figure 0, to which there is no ratio.
+                // A peer without losses or CPU time has the figure 0, and nothing can be divided by 0.
                 let other = other.map(|figure| figure.median).filter(|median| *median > 0.0);
                 other.map_or_else(|| "-".to_owned(), |other| cell(own.median / other))
             };

@@ -45,7 +45,7 @@ pub fn is_root() -> bool {
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        assert!(start.elapsed() < Duration::from_secs(20), "gave up after 20 s of waiting until {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -5,7 +5,7 @@ use warren_control::status::{ClientStatus, State, Status};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// The error of an `up` for a profile whose daemon runs already. It says what that daemon is doing.
+/// The error of an `up` for a profile whose daemon is already running. It says what that daemon is doing.
 pub(super) async fn runs_already(directory: &DaemonDirectory, name: &str) -> Failure {
     let status = ask_status(&directory.socket()).await.ok();
     Failure::new(ExitCode::Failed, sentence(name, status.as_ref()))
@@ -20,7 +20,7 @@ fn sentence(name: &str, status: Option<&Status>) -> String {
         }
         Some((state @ (State::Connecting | State::Reconnecting), client)) => {
             let why = client.last_error.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
-            format!("{name} runs already and is {}; it keeps trying until {down}{why}", state.name())
+            format!("{name} is already running and is {}; it keeps trying until {down}{why}", state.name())
         }
         _ => format!("{name} is up already; see `warren status {name}`, or {down} first"),
     }

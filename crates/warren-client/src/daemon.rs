@@ -80,7 +80,7 @@ pub(crate) struct Settings {
     pub blocked_by: Vec<String>,
 }
 
-/// The parts that the daemon's owners are made of.
+/// The parts from which the daemon is built.
 pub(crate) struct ClientStart {
     pub settings: Settings,
     /// The profile's kill switch, closed before anything else was done.
@@ -199,7 +199,7 @@ impl Daemon {
             self.sessions.pair.in_use.machine.start(Instant::now());
         }
         loop {
-            // Each event may leave actions. These may change the events that the timers below wait for.
+            // Each event may leave actions. Carrying them out may change the timers below.
             match self.carry_out_actions().await? {
                 Some(Stop::Goodbye(goodbye)) => {
                     let sentence = self.sessions.connections.refusal_of(goodbye);

@@ -134,7 +134,8 @@ impl Void {
     /// # Errors
     /// When the kernel refuses, or every name is taken.
     pub(crate) fn make(mtu: u16) -> anyhow::Result<Self> {
-        // Nobody reads the queue. Without offload it fills with single packets instead of super-packets, which take more memory.
+        // Nobody reads the queue. Without offload, it fills with single packets, which take less memory than
+        // super-packets.
         let create = |name| {
             warren_tun::create(&DeviceConfig { name, mtu, queues: 1, bulk_lane: false, offload: false })
         };

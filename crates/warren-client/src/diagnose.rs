@@ -124,7 +124,7 @@ impl Findings {
             }
             Self { udp: Answer::NoRoute, .. } => {
                 format!(
-                    "this host's network has no way to {remote}: check its router, or connect to another network"
+                    "this host's network has no route to {remote}: check its router, or connect to another network"
                 )
             }
             Self { login_page: true, .. } => format!(

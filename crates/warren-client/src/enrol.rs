@@ -165,7 +165,7 @@ impl Enrolment<'_> {
         } else {
             EnrolError::NotReached(format!(
                 "{endpoint} was not reached ({why}); check that the exit runs and that UDP to it is not blocked; or ask for a new \
-                 invitation, because an exit does not answer one that has its earlier key"
+                 invitation, because an exit does not answer an invitation that contains its previous key"
             ))
         }
     }

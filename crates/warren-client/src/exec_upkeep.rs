@@ -1,4 +1,4 @@
-//! Keeps the table of single programs inside or outside of the tunnel in step with the tunnel.
+//! Keeps the nftables table for programs inside or outside of the tunnel in step with the tunnel.
 
 use std::path::PathBuf;
 

@@ -160,7 +160,7 @@ impl Exits {
         self.entries.get(place).is_some_and(|entry| !entry.is_gone)
     }
 
-    /// The roster's name of the exit at a place.
+    /// The roster's name for the exit at a place.
     pub(crate) fn member(&self, place: usize) -> Option<&str> {
         self.entries.get(place)?.member.as_deref()
     }
@@ -187,8 +187,8 @@ impl Exits {
         self.entries.iter().any(|entry| !entry.is_gone && has(entry))
     }
 
-    /// The places of some exits, each with the number of other exits before it. All endpoints of one exit come at the same
-    /// time.
+    /// The places of some exits, each with the number of other exits before it. All endpoints of one exit have the same
+    /// number.
     pub(crate) fn with_ranks(&self, places: &[usize]) -> Vec<(usize, usize)> {
         let mut exits: Vec<usize> = Vec::new();
         let mut ranked = Vec::with_capacity(places.len());

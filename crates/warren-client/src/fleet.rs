@@ -22,7 +22,7 @@ use warren_config::{ClientProfile, RemoteExit, describe};
 use warren_control::status::FollowedFleetStatus;
 use warren_daemon::directories::followed_fleet;
 
-/// How often it is logged that a roster is refused. Exits may send them all the time.
+/// How often refused rosters are logged. An exit may send them all the time.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(3_600);
 
 /// How many rosters are read within [`READ_PERIOD`]. Each costs a few signatures and perhaps a durable write.
@@ -281,8 +281,8 @@ fn random_lot() -> Lot {
 fn refused(refusal: &RosterRefusal) -> String {
     match refusal {
         RosterRefusal::OtherSigner { .. } | RosterRefusal::OtherFleet { .. } => format!(
-            "{refusal}; if the fleet has really begun anew, remove the profile's file below fleets in the state directory and run `warren \
-             down` and `warren up`"
+            "{refusal}; if the fleet was really set up from scratch, remove the profile's file below fleets in the state directory and \
+             run `warren down` and `warren up`"
         ),
         RosterRefusal::Invalid(_) | RosterRefusal::Older { .. } | RosterRefusal::Conflicting { .. } => {
             format!("{refusal}; tell the exits' operator")
@@ -299,7 +299,7 @@ fn has_endpoint(exit: &RosterExit, called: &str) -> bool {
 
 fn load(state_dir: &Path, profile: &ClientProfile) -> Option<KeptFleet> {
     let file = followed_fleet(state_dir, profile.name.as_str());
-    let consequence = "the fleet is learnt anew from the profile's exits";
+    let consequence = "the client learns the fleet again from the profile's exits";
     let text = match read_plain(&file, LONGEST) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,

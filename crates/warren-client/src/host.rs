@@ -335,7 +335,8 @@ impl HostSetup {
             self.device_is_new = false;
         }
         self.check_claimed_resolvers();
-        // Last, so that everything else is repaired even if Warren's rules cannot get in front of one.
+        // Reported last, so that everything else is repaired even if Warren's rules cannot get in front of another
+        // program's rule.
         if let Some(sentence) = blocked {
             anyhow::bail!(sentence);
         }
@@ -424,7 +425,7 @@ impl HostSetup {
             let left = standing.host.undo_all_with(devices).await.context("cannot restore the host")?;
             gone = Box::pin(async move {
                 left.await;
-                // Closing a device that is being deleted waits as well, and would hold everything else up.
+                // Done last: closing a device that is being deleted waits too, and would delay everything else.
                 drop(standing);
             });
         }

@@ -33,9 +33,9 @@ const TIME_TO_LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Lockdown {
     closed: Option<KillSwitch>,
     exits: Vec<SocketAddr>,
-    /// The resolvers that may be asked for exits' names. `None` where the profile names all exits by address.
+    /// The resolvers that may be asked for exits' names. Empty if no exit has to be looked up.
     resolvers: Vec<SocketAddr>,
-    /// The mark of queries for exits' names, which no other program can guess. `None` where the profile names all exits by address.
+    /// The mark of queries for exits' names, which no other program can guess. `None` if no exit has to be looked up.
     query_mark: Option<u32>,
     /// The programs that `warren exec` has put inside or outside of the tunnel.
     exec: Option<ExecLetOut>,

@@ -160,11 +160,11 @@ fn log(endpoint: &str, news: KeyNews) {
             tracing::info!("the exit {endpoint} has taken back its key {key}, which it has never shown");
         }
         KeyNews::Refused(key) => tracing::warn!(
-            "the exit {endpoint} names the key {key} again, which it had retired; it is not accepted; if the operator wants it back, \
-             write it into the profile"
+            "the exit {endpoint} names the key {key}, which it had retired; the key stays refused; if the operator wants it back, write \
+             it into the profile"
         ),
         KeyNews::TooMany(key) => tracing::warn!(
-            "the exit {endpoint} names the key {key} before it has shown the one before; it is not accepted yet"
+            "the exit {endpoint} names the key {key}, but has not yet proven the key that it named earlier; {key} is not accepted yet"
         ),
     }
 }

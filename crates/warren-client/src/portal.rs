@@ -60,7 +60,7 @@ impl OpenPortal {
     /// # Errors
     /// What is left on this host.
     pub async fn close(self) -> anyhow::Result<()> {
-        self.portal.close().await.context("cannot close a login page's way out")
+        self.portal.close().await.context("cannot close the opening for a login page")
     }
 }
 

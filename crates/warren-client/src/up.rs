@@ -160,10 +160,12 @@ async fn close(profile: &ClientProfile, fleet: &Fleet, directory: &DaemonDirecto
 
 /// Warns a user whom a tunnel on a host without nft cuts off.
 async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
-    if warren_host::has_nft() {
+    // Networks that the exit names are not known yet, so there is nothing to warn about.
+    if warren_host::has_nft() || profile.routes.of_exit {
         return Ok(());
     }
-    // A LAN that only firewall rules keep from learning names is closed here, as with a kill switch.
+    // Without nft, the LAN is closed unless the profile asks for it, as with a kill switch. So these rules fit both
+    // cases.
     let rules = kill_switch::rules(profile).await?;
     if let Some(warning) = SshSession::current().and_then(|session| session.warning_without_firewall(&rules))
     {

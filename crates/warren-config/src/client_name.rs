@@ -52,7 +52,7 @@ fn latin_letters(letter: char) -> Option<&'static str> {
 
 /// Makes a name for a client from a person's text: the plainest name for it, or the first free variant of that name.
 pub fn proposed_name(text: &str, is_taken: impl Fn(&str) -> bool) -> String {
-    // No character is left of a text in some other scripts.
+    // A text in another script may leave no character.
     let name = derived_name(text).unwrap_or_else(|| "client".to_owned());
     // No profile can have a name such as `exit`.
     if name.parse::<ProfileName>().is_ok() && !is_taken(&name) { name } else { free_name(&name, is_taken) }

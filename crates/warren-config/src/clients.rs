@@ -124,8 +124,7 @@ impl ClientsImport {
         &self.path
     }
 
-    /// Whether the file lists no clients and does not say that there are none, like an empty file. A file with `client = []` does
-    /// say so.
+    /// Whether the file says nothing about clients, like an empty file. A file with `client = []` says that there are none.
     pub fn is_silent(&self) -> bool {
         self.is_silent
     }

@@ -85,7 +85,7 @@ impl Transport {
             max_transmit_segments: section.or("max_transmit_segments", 40, number(SEGMENTS))?,
             max_transmit_datagrams: section.or("max_transmit_datagrams", 80, number(DATAGRAMS))?,
             receive_batches: section.or("receive_batches", 8, number(RECEIVE_BATCHES))?,
-            // Small packets come one a read. With 32 reads, the exit fell asleep after each short send (bench/LOG.md).
+            // Each read returns one small packet. With 32 reads, the exit fell asleep after each short send (bench/LOG.md).
             tun_batches: section.or("tun_batches", 128, number(TUN_BATCHES))?,
             congestion: section.or("congestion", Congestion::Adaptive, word(CONGESTION))?,
             repair: section.or("repair", true, auto_or_false)?,

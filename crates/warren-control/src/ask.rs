@@ -69,7 +69,7 @@ pub async fn ask_as<T: DeserializeOwned>(path: &Path, request: &Request) -> Resu
 pub async fn ask_text(path: &Path, request: &Request) -> Result<String, AskError> {
     let line = String::from_utf8(answer_to(path, request).await?).map_err(io::Error::other)?;
     read::<IgnoredAny>(line.as_bytes())?;
-    let text = Answer::text_in(&line).ok_or_else(|| io::Error::other("the answer has another form"))?;
+    let text = Answer::text_in(&line).ok_or_else(|| io::Error::other("the answer has an unexpected form"))?;
     Ok(text.to_owned())
 }
 

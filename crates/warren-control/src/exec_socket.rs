@@ -1,9 +1,9 @@
 //! The socket of users who may put their own programs inside or outside of a tunnel, and may ask nothing else.
 //!
-//! A connection carries one line of JSON in each direction: a request, and the answer. Every user of the host may connect.
-//! The kernel says who does (SO_PEERCRED). A user whom the profile does not allow is refused before anything is read, and
-//! each user has places of its own, so nobody keeps another one out. The asking process is the one that is moved, so a
-//! request names no process.
+//! A connection carries one line of JSON in each direction: a request, and the answer. Every user of the host may
+//! connect, and the kernel says which user it is (SO_PEERCRED). A user whom the profile does not allow is refused before
+//! anything is read. The number of connections is limited for each user, so no user can keep another one out. The process
+//! that asks is the one that is moved, so a request names no process.
 
 use std::collections::HashMap;
 use std::io;
@@ -205,7 +205,7 @@ impl Door {
         if let Err(refusal) = &admitted
             && let Some(times) = self.refusals.add(now)
         {
-            let since = format!("{times} times since this was last said");
+            let since = format!("{times} times since this was last logged");
             tracing::info!(user, "`warren exec` was refused ({since}): {refusal}");
         }
         admitted

@@ -185,7 +185,7 @@ async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Read, Re
     let login = by.login.and_then(|login| login_name(&login));
     Ok(serde_json::from_slice(&line)
         .map(|request| (request, login))
-        .map_err(|error| RequestRefused::new(format!("the request is not understood: {error}; the daemon has another version than this command, so restart it"))))
+        .map_err(|error| RequestRefused::new(format!("the request is not understood: {error}; the daemon's version differs from this command's, so restart it"))))
 }
 
 /// Reads a line and leaves no copy of it in memory, because it may hold a private key.

@@ -481,14 +481,15 @@ pub async fn clean_up(runtime_dir: &Path, for_successor: ForSuccessor) -> anyhow
 /// How many bytes at the end of a log are searched for the final message.
 const END_OF_LOG: u64 = 64 * 1024;
 
-/// The kernel's random ID of this boot.
 fn write_note(note: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     std::fs::write(note, text).with_context(|| {
         format!("cannot write {}; run as root, or choose another --runtime-dir", note.display())
     })
 }
 
+/// The kernel's random ID of this boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
 /// How often to try to take the lock of a killed process. All attempts together last one second. Within that time, a killed
 /// process ends even on a busy machine.
 const ATTEMPTS: u32 = 50;

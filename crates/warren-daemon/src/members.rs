@@ -41,7 +41,7 @@ fn open_to(directory: &Path, group: u32) -> anyhow::Result<()> {
             .context("cannot open the directory above to all")?;
     }
     chown(directory, None, Some(group)).context("cannot give the directory to the group")?;
-    // Members may pass through, and list nothing.
+    // Members may pass through the directory, but not list it.
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o710))
         .context("cannot open the directory to the group")
 }

@@ -103,7 +103,7 @@ impl Clients {
 
     /// Notes which clients have sent something since the last call. Call it about once a second.
     pub(crate) fn hear(&mut self, now: Instant, snapshot: &Snapshot) {
-        // Built anew at each call, so that connections that have ended are forgotten.
+        // Rebuilt at each call, so that connections that have ended are forgotten.
         let mut received = HashMap::with_capacity(snapshot.connections.len());
         for connection in &snapshot.connections {
             let Some(quic) = &connection.quic else { continue };

@@ -254,7 +254,7 @@ impl Fleet {
         }
     }
 
-    /// Asks the store for changes. Those that are in force already are on disk before that.
+    /// Asks the store for changes. Changes that are already in force are saved to disk first.
     pub(crate) fn ask(
         &mut self,
         request: StoreRequest,
@@ -398,7 +398,7 @@ impl Fleet {
         check_count(rows.len(), MAX_ROWS, "rows")?;
         let (begun, copy) = self.whole.get_or_insert_with(|| (revision, WholeCopy::default()));
         if *begun != revision {
-            return Err(format!("a whole copy of revision {begun} goes on with revision {revision}"));
+            return Err(format!("a whole copy of revision {begun} continues with revision {revision}"));
         }
         copy.add(sessions, rows).map_err(|error| error.to_string())?;
         if !is_last {
@@ -467,7 +467,7 @@ impl Fleet {
             Outcome::Unavailable => Err(StoreRefusal::Unavailable),
         };
         let clients = asked.iter().flat_map(|asked| asked.rows.iter().filter_map(key_of)).collect();
-        // The state machine has given it up. It learns of the change as if another exit had made it.
+        // The state machine has given the request up, so it learns of the change as if another exit had made it.
         if let Some(Asked { rows, is_late: true, .. }) = asked {
             return match result {
                 Ok(()) => self.apply(now, rows, sessions),

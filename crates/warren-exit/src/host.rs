@@ -104,7 +104,7 @@ pub(crate) struct HostSetup {
     /// The rules of the table that outlives this daemon.
     held: HeldRules,
     services: ServicePorts,
-    /// Whether the host forwards for others than clients, as last logged.
+    /// Whether the host also forwards for others, not only for clients, as last logged.
     forwards_for_others: Option<bool>,
     /// Whether the host has so many networks on its links that the rules name wider ones in their place.
     has_too_many_links: bool,
@@ -158,7 +158,7 @@ impl HostSetup {
         self.log_who_forwards(exit_plan::forwards_for_others(&facts));
         self.log_links(exit_plan::has_too_many_links(&facts));
         let ruleset = exit_plan::ruleset(&facts);
-        // A table that is replaced begins its counters anew, so one that stays the same is left alone.
+        // A replaced table restarts its counters at zero, so one that stays the same is left alone.
         if ruleset != self.ruleset {
             self.host.replace_table(exit_plan::TABLE, &ruleset).await?;
             self.ruleset = ruleset;
@@ -208,7 +208,7 @@ impl HostSetup {
     }
 
     fn log_who_forwards(&mut self, for_others: bool) {
-        const SENTENCE: &str = "forwarding is turned on for the whole host, so it forwards for others than clients too; if clients have no internet, see `warren doctor`";
+        const SENTENCE: &str = "forwarding is turned on for the whole host, so this host forwards for others too, not only for clients; if clients have no internet, see `warren doctor`";
         match self.forwards_for_others.replace(for_others) {
             None if for_others => tracing::info!("{SENTENCE}"),
             Some(false) if for_others => tracing::warn!("{SENTENCE}"),

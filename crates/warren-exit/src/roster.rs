@@ -1,7 +1,7 @@
 //! The roster of the exit's fleet, in a file of the exit's state directory.
 //!
-//! The file is both what an operator puts there by hand, and what the exit keeps of a newer roster that it was given. So the exit
-//! knows the fleet's key after a restart.
+//! An operator puts the file there by hand. The exit replaces it with each newer roster that it accepts. So the exit knows the
+//! fleet's key after a restart.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use warren_session::{MAX_ROUTES, ROSTER, UPDATES};
 use crate::host::INNER_MTU;
 use warren_config::ExitSettings;
 
-/// Returns what clients are told, and may be told anew while they are connected.
+/// Returns what clients are told, and may be told again while they are connected.
 pub(crate) fn announced(config: &ExitSettings) -> Announced {
     let told = if config.allow.len() <= MAX_ROUTES { config.allow.as_slice() } else { &[] };
     let routes = told.iter().map(IpNet::trunc).collect();

@@ -222,7 +222,7 @@ mod tests {
         }
         let made = key(&clients, 0).unwrap();
         assert_eq!(key(&clients, 3).unwrap().public(), made.public());
-        // What the sentence says to do works: a key of `warren keygen` is one of WireGuard too.
+        // The advice in the message works: a key from `warren keygen` is also a WireGuard key.
         std::fs::write(&path, &*warren_quic::key::PrivateKey::generate().unwrap().to_line()).unwrap();
         assert_ne!(key(&clients, 3).unwrap().public(), made.public());
     }

@@ -88,7 +88,7 @@ pub struct Load {
     pub busy_permille: u32,
 }
 
-/// JSON has no infinity, so nobody could read a message that passes one on.
+/// JSON has no infinity, so nobody could read a message that contains one.
 fn finite<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
     let number = f32::deserialize(deserializer)?;
     if number.is_finite() { Ok(number) } else { Err(serde::de::Error::custom("the number is too large")) }
@@ -137,7 +137,7 @@ pub enum ExitMessage {
         /// The client's key, which may be one of WireGuard's.
         #[serde(deserialize_with = "stored_key")]
         key: PublicKey,
-        /// The client process's nonce. Two sessions with one nonce are of the same process, which moves.
+        /// The client process's nonce. Two sessions with the same nonce belong to one client process, which is moving.
         nonce: Vec<u8>,
         /// The session's number among those of the client process. Of two sessions with one nonce, the one with the higher number
         /// counts.

@@ -93,7 +93,7 @@ pub(crate) async fn look(options: &StoreOptions) -> Vec<StoreCertificate> {
                 found.push(StoreCertificate { name: format!("server {address}"), expires });
             }
             Ok((address, Err(error))) => {
-                tracing::debug!("the certificate of {address} cannot be seen: {error:#}");
+                tracing::debug!("cannot get the certificate of {address}: {error:#}");
             }
             Err(error) => tracing::debug!("{error}"),
         }

@@ -120,7 +120,7 @@ impl FleetConfig {
 }
 
 impl StoreConfig {
-    /// Checks what needs no file.
+    /// Checks everything that can be checked without reading a file.
     ///
     /// # Errors
     /// If something is missing or contradicts something else.

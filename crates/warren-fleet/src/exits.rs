@@ -143,7 +143,7 @@ impl Exits {
         self.changes
     }
 
-    /// Whether the store says this of the exit.
+    /// Whether the store has exactly this value for the exit.
     pub(crate) fn is_member(&self, exit: &ExitId, member: &Member) -> bool {
         self.members.get(exit) == Some(member) && !self.unreadable.contains(exit)
     }

@@ -133,7 +133,7 @@ impl Link {
         let is_known = self.exit.is_some();
         match message {
             ExitMessage::Hello { .. } => return self.hello(message, now),
-            _ if !is_known => return Err("the exit has not begun with Hello".to_owned()),
+            _ if !is_known => return Err("the exit's first message is not Hello".to_owned()),
             ExitMessage::Request { id, rows } => self.request(id, rows, now),
             ExitMessage::Opened { key, nonce, claim } => self.sessions.open(key, (nonce, claim), now),
             ExitMessage::Closed { key, nonce } => self.sessions.close(key, nonce),

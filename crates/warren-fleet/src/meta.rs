@@ -10,7 +10,7 @@ pub(crate) const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Meta {
     pub(crate) format: u32,
-    /// Random, so that a fleet that is made anew under the same name is another one.
+    /// Random, so that a fleet that is recreated under the same name is another one.
     pub(crate) id: String,
     /// How often the store was recovered from a backup.
     pub(crate) epoch: u64,
@@ -32,8 +32,8 @@ pub(crate) struct Recovery {
 }
 
 impl Meta {
-    /// Returns the recovery to compare a copy of an earlier epoch with: the copy may contain changes that this recovery did not bring
-    /// into the store. `None` if it is not known what the store lacks.
+    /// Returns the recovery with which to compare a copy of an earlier epoch. The copy may contain changes that this
+    /// recovery did not bring into the store. `None` if it is not known what the store lacks.
     pub(crate) fn recovery_since(&self, epoch: u64) -> Option<Recovery> {
         let ended = self.recoveries.iter().find(|recovery| recovery.epoch == epoch).copied();
         // The store's history skips this epoch, because the store was recovered with a copy of an earlier epoch.

@@ -6,7 +6,7 @@ warren_simulation::planted_bugs! {
     ReadThenPut,
     /// A request is judged by what the link knows, not by what the exit had seen.
     NewestBasis,
-    /// What was read after a compaction is not compared with what the exit has.
+    /// After a compaction, everything is read again, but not compared with what the exit has.
     CompactionIgnored,
     /// A transaction whose answer was lost counts as failed, although it may still hold later.
     LateTransactionMissed,

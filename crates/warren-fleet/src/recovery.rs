@@ -101,7 +101,8 @@ impl Basis {
             before: store,
             recovered: found.began,
             is_restored: true,
-            // If this put an invitation back that a later link knows as withdrawn, that link could not tell it from a newer invitation.
+            // If this link put back an invitation that a later link knows as withdrawn, that link could not tell it from
+            // a newer one.
             is_newer: false,
             withdraws: found.own < copy.own,
         }
@@ -138,7 +139,7 @@ impl Basis {
             }
     }
 
-    /// Whether the copy may not know the store's row, although the store has lost nothing.
+    /// Whether the store's row may be unknown to the copy although the store has lost nothing.
     fn is_kept(&self, in_store: i64) -> bool {
         !self.is_restored
             && match self.age {

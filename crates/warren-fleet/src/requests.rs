@@ -1,8 +1,9 @@
 //! The exit's requests on their way to the store.
 //!
-//! One transaction is under way at a time, with as many requests as fit and are independent. Each transaction writes the link's own key
-//! `wr/EXIT`, whether it holds or not, and expects that key as it is. So the watch tells the fate of each transaction in the order of
-//! revisions, also after a lost answer, and a transaction that was given up cannot hold once a later one is known.
+//! One transaction is under way at a time, with as many requests as fit and are independent. Each transaction writes the
+//! link's own key `wr/EXIT`, whether it holds or not, and requires that this key has not changed. So the watch reports
+//! the fate of each transaction in the order of revisions, even after a lost answer. A transaction that was given up
+//! cannot hold once a later one is known.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The link's copy of the registry's rows, each with the revision of its latest change, and what others have changed that the exit
-//! may not have seen yet.
+//! The link's copy of the registry's rows, each with the revision of its latest change, and the changes by others that
+//! the exit may not have seen yet.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;

@@ -415,8 +415,8 @@ impl Runner {
         tokio::spawn(session::run(setup, report, receiver));
     }
 
-    /// The changes since the last one are no longer available, or belong to a new history. Until everything
-    /// is read, the link's place does not change.
+    /// Makes the next connection read everything again, because the changes since the latest event are no longer
+    /// available, or belong to a new history. Until everything is read, the link's position does not change.
     fn must_read_all(&mut self) {
         self.position = self.current_position();
         self.is_live = false;
@@ -496,7 +496,7 @@ impl Runner {
     }
 }
 
-/// Exits begin with different members, so that each member has about as many.
+/// Exits begin with different members, so that they are spread evenly over the members.
 fn first_member(config: &FleetConfig) -> usize {
     config.exit.as_str().bytes().map(usize::from).sum()
 }

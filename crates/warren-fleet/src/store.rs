@@ -119,7 +119,7 @@ fn sentence(error: &etcd_client::Error) -> String {
     text
 }
 
-/// Reads a fleet's agreement and where the store is.
+/// Reads a fleet's agreement, and the state in which the store is.
 pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
     let kinds: [fn(ExitId) -> Key; 4] = [Key::Position, Key::Written, Key::Member, Key::RemovedExit];
     let mut gets = vec![TxnOp::get(keys.name(&Key::Meta), None)];

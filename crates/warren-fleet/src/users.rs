@@ -167,7 +167,8 @@ pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> 
         return Ok(false);
     }
     let marked = answer.header().context("etcd's answer has no header")?.revision();
-    // An answer that came late, after a pause of this host for example, says nothing about the present: a new ticket waits only for a while.
+    // A late answer, for example after this host was paused, says nothing about the present: a new ticket waits only for
+    // a while.
     if began.elapsed() > 2 * ANSWER_TIMEOUT {
         bail!("the store's answer came too late");
     }
@@ -244,7 +245,7 @@ async fn sweep(config: &FleetConfig, keys: &Keys, client: &mut Option<Client>) -
                 granted.exit
             ),
             Ok(false) => {}
-            // Another link may have the right, or the operator, whom `warren fleet status` tells.
+            // Another link may have the right, or the operator, who sees the user in `warren fleet status`.
             Err(error) if format!("{error:#}").contains("permission denied") => {}
             Err(error) => return Err(error),
         }

@@ -73,7 +73,7 @@ fn removal(name: &str, key: PublicKey) -> Vec<RowChange> {
     vec![RowChange::Client { key, client: None }, removed.into()]
 }
 
-/// A key that has nothing to do with others.
+/// A valid key made from a number. Each number gives another key.
 fn number_key(number: usize) -> PublicKey {
     let mut bytes = [1; 31];
     bytes[..8].copy_from_slice(&u64::try_from(number).unwrap().to_be_bytes());
@@ -195,7 +195,7 @@ fn a_removed_key_is_known_everywhere_within_two_seconds_and_stays_out() {
     }
     latencies.sort();
     println!("revocation known at all exits: median {:?}, longest {:?}", latencies[25], latencies[49]);
-    // The operator learns who has heard.
+    // The operator can see which exits have applied the removal.
     let revision = b.store(&removal("client0", number_key(0)));
     b.wait_within("all have heard", Duration::from_secs(3), |seen| {
         (seen.exits.len() == 3 && seen.exits.iter().all(|exit| exit.applied >= revision)).then_some(())
@@ -215,8 +215,8 @@ fn dates_of_two_exits_do_not_conflict_and_other_changes_do() {
     let anna = client("anna", key(1));
     a.store(&[anna.into()]);
     wait_for("she is known", Duration::from_secs(5), || b.client(key(1)).map(drop));
-    // Both exits change the client at the same time, so neither has heard of the other's change. Each proposes under the lock under
-    // which it takes changes, so the row that it sends is the one that it read.
+    // Both exits change the client at the same time, so neither has heard of the other's change. Each exit proposes under
+    // the lock under which it applies changes, so the row that it sends is the one that it has read.
     let propose = |exit: &Exit, change: &dyn Fn(Client) -> Client| {
         let proposed = exit.propose(|seen| match seen.rows.get(&RowId::Client(key(1))) {
             Some(RowChange::Client { client: Some(client), .. }) => Some(vec![change(client.clone()).into()]),
@@ -309,7 +309,7 @@ fn while_the_store_is_away_requests_are_refused_in_time_and_then_everything_is_c
         wait_for("he is known", Duration::from_secs(5), || exit.client(key(3)).map(drop));
     }
     println!("caught up {:?} after the store came back", since.elapsed());
-    // A request that was given up may have been stored all the same. Then every exit knows.
+    // A request that was given up may have been stored all the same. In that case every exit has the client.
     let has_bert = fleet.exits.iter().map(|exit| exit.client(key(2)).is_some()).collect::<Vec<_>>();
     assert!(has_bert.iter().all(|has| *has == has_bert[0]), "{has_bert:?}");
 }
@@ -551,7 +551,7 @@ fn status_drain_and_remove_do_what_they_say() {
             && exits.iter().all(|exit| exit["is_alive"] == true && exit["has_heard"] == true);
         (all && report["clients"] == 1).then_some(())
     });
-    // No network behind a client may take the store from the exit's host.
+    // The exit hears the store's addresses, which no network behind a client may contain.
     fleet.exits[0].wait("it hears where the store is", |seen| {
         let here = ["127.0.0.1".parse().unwrap()].into();
         (!seen.members.is_empty() && seen.members.iter().all(|addresses| *addresses == here)).then_some(())

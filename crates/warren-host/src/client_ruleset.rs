@@ -1,8 +1,8 @@
 //! The text of a client's firewall.
 //!
 //! Inbound connections are answered the way they came. Nobody outside may use the inner addresses, and only allowed ports
-//! are open to those who come through the tunnel. Packets forwarded
-//! into the tunnel get an inner address, and no packet leaves outside with one.
+//! are open to those who come through the tunnel. Packets that are forwarded into the tunnel get an inner address, and no packet
+//! leaves outside with one.
 
 use ipnet::IpNet;
 

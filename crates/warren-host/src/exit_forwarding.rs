@@ -30,9 +30,9 @@ impl Forwarding {
     /// Asks the kernel which devices forward. `changed` returns the companions of a setting that the exit has changed,
     /// by the setting's key and its device's index.
     ///
-    /// A bridge of containers or virtual machines that is newer than the exit's change counts as forwarding IPv6 for
-    /// them: the program that made the bridge may have found the switch on and left it so. `indexes` contains the
-    /// index of each device.
+    /// A bridge of containers or virtual machines may be newer than the exit's change. It then counts as forwarding IPv6 for
+    /// them: the program that made the bridge may have found the switch on and left it so. `indexes` contains the index of each
+    /// device.
     pub(crate) fn look<'a>(
         tun: &DeviceName,
         changed: impl Fn(&str, Option<u32>) -> Option<&'a [Companion]>,

@@ -37,7 +37,7 @@ pub struct ExitHost {
     pub forwards: Vec<ForwardedPorts>,
     /// Whether clients cannot reach each other.
     pub isolation: bool,
-    /// The resolvers that clients are told of. Clients may ask them wherever they are.
+    /// The resolvers that clients are told of. Clients may query them in any network.
     pub resolvers: Vec<IpAddr>,
     /// The networks and devices around the host.
     pub surroundings: Surroundings,

@@ -32,7 +32,7 @@ pub fn has_too_many_links(host: &ExitHost) -> bool {
     exit_ruleset::has_too_many_links(host)
 }
 
-/// Whether this host also forwards for others than clients, because somebody else turned forwarding on.
+/// Whether this host also forwards for others, because somebody else turned forwarding on.
 pub fn forwards_for_others(host: &ExitHost) -> bool {
     let ipv4 = host.ipv4.is_some() && exit_ruleset::own_ipv4(host).is_empty() && !host.ways_out().is_empty();
     ipv4 || (host.ipv6.is_some() && host.surroundings.forwarding.ipv6_others.is_none())

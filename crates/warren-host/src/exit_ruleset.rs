@@ -194,8 +194,8 @@ impl Pool {
             .collect()
     }
 
-    /// Drops a new flow beyond the limit: of a client's own address, or of all addresses of a network behind a client
-    /// together, which may use any number of addresses. An address that finds no room in the set gets no flows.
+    /// Drops a new flow beyond the limit. The limit holds for a client's own address, and for a network behind a client as a
+    /// whole, because its hosts may use any number of addresses. An address that finds no room in the set gets no flows.
     fn too_many_flows(&self) -> Vec<String> {
         let Self { family, network, granted, .. } = self;
         let over = format!("ct count over {MOST_FLOWS}");
@@ -333,7 +333,7 @@ fn forward(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let mut spoofed: Vec<String> =
         pools.iter().flat_map(Pool::sources).map(|source| format!("{source} counter drop")).collect();
     if host.isolation {
-        // No flow of a client has another client's address then, so packets to clients need no second lookup.
+        // With isolation, no client's flow has another client's address, so packets to clients need no second lookup.
         spoofed.insert(0, to_clients);
     } else {
         spoofed.push(to_clients);

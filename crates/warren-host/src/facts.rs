@@ -147,8 +147,9 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
     Ok(ports.into_iter().map(|(port, is_system)| ServicePort { port, is_system }).collect())
 }
 
-/// Returns the TCP and UDP ports that this host's programs need for themselves: those of listening TCP sockets, and those of UDP
-/// sockets without a peer that belong to root and system users and are below the ports that the kernel assigns to any program.
+/// Returns the TCP and UDP ports that this host's programs need for themselves. For TCP, these are the ports of listening
+/// sockets. For UDP, they are the ports of sockets without a peer that belong to root or system users, as far as they are below
+/// the ports that the kernel assigns to any program.
 ///
 /// # Errors
 /// If the kernel cannot be asked.

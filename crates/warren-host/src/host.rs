@@ -180,7 +180,7 @@ impl Host {
         let (_, owned) = owned.ok_or(StepError::Nft(NftError::Gone))?;
         let text = table_text(TableFamily::Inet, table, ruleset, true);
         let emptied = nft::emptied(table, &owned.ruleset, ruleset);
-        // nft changes no definition in place, so the same transaction deletes the table and makes it anew.
+        // nft changes no definition in place, so one transaction deletes the table and recreates it.
         let emptied = emptied.unwrap_or_else(|| format!("delete table inet {table}\n"));
         owned.owner.load(&format!("{emptied}{text}")).await?;
         ruleset.clone_into(&mut owned.ruleset);
@@ -530,7 +530,7 @@ pub async fn recover(journal: impl AsRef<Path>) -> Result<Recovered, HostError> 
 }
 
 /// Like [`recover`]. Afterwards, deletes each of the journal's tables once more: a process that still saw the table in
-/// the journal may have made it anew.
+/// the journal may have recreated it.
 pub(crate) async fn recover_and_look_again(journal: &Path) -> Result<Recovered, HostError> {
     undo_journal(journal, true).await
 }

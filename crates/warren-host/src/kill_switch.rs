@@ -5,7 +5,7 @@
 //! packets it lets out in each state of the client.
 //!
 //! Another program can still delete the table, as `nft flush ruleset` does. [`look`] detects that, and [`close_again`]
-//! makes the table anew from the record beside the journal.
+//! recreates the table from the record beside the journal.
 
 mod record;
 mod rules;
@@ -174,7 +174,7 @@ impl KillSwitch {
         Ok(listing.is_some() && listing == self.record.listing)
     }
 
-    /// Makes the table anew if it was changed or deleted. Returns whether it was.
+    /// Recreates the table if it was changed or deleted. Returns whether it was.
     ///
     /// # Errors
     /// If nft fails or the record cannot be written.
@@ -272,7 +272,7 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
 pub async fn open(journal: impl AsRef<Path>) -> Result<bool, HostError> {
     let journal = journal.as_ref();
     let was_closed = !recover_and_look_again(journal).await?.undone.is_empty();
-    // If the journal is there again, somebody is closing the kill switch anew and needs the record.
+    // If the journal is there again, somebody is closing the kill switch again and needs the record.
     if !journal.exists() {
         Record::remove(journal);
     }
@@ -355,7 +355,7 @@ async fn listed(path: &Path, table: &str, mut record: Record) -> Result<Record, 
 /// Writes the record of the rules in force again, after new rules failed.
 fn put_back(path: &Path, before: Option<&Record>) {
     match before {
-        // If this fails, the next check makes the table anew.
+        // If this fails, the next check recreates the table.
         Some(record) => drop(record.write(path)),
         None => Record::remove(path),
     }

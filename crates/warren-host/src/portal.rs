@@ -1,10 +1,10 @@
-//! A portal: one user's browser reaches the login page of a network although everything else is held back.
+//! A portal: one user's browser reaches the login page of a network, while everything else is blocked.
 //!
-//! The browser is in a cgroup of its own ([`ExecGroup::of_portal`]). A table marks the packets of that cgroup and that
-//! user which go to TCP ports 80 and 443, and the queries to the network's resolver. A kill switch accepts this mark, and
-//! a policy rule leads marked packets around the tunnel.
+//! The browser is in a cgroup of its own ([`ExecGroup::of_portal`]). A table marks packets of that cgroup and user:
+//! those to TCP ports 80 and 443, and queries to the network's resolver. A kill switch accepts this mark, and a policy rule
+//! leads marked packets around the tunnel.
 //!
-//! Three things close a portal: [`Portal::close`], the end of the process that owns the table, however it ends, and the
+//! Three things close a portal: [`Portal::close`]; the end of the process that owns the table, however it ends; and the
 //! kernel, which forgets the ports after the portal's time.
 
 mod ruleset;

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::Family;
 
-/// Writes a chain, one statement per line; an empty header is that of a chain that others jump to.
+/// Writes a chain, one statement per line. A chain that others jump to has an empty header.
 pub(crate) fn chain(text: &mut String, name: &str, header: &str, rules: &[String]) {
     let header = if header.is_empty() { String::new() } else { format!("\t{header}\n") };
     let rules: String = rules.iter().map(|rule| format!("\t{rule}\n")).collect();

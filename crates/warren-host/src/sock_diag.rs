@@ -54,7 +54,7 @@ pub fn owner(own: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     id[2..4].copy_from_slice(&peer.port().to_be_bytes());
     id[ADDRESS_AT..ADDRESS_AT + 16].copy_from_slice(&sixteen(own.ip()));
     id[ADDRESS_AT + 16..ADDRESS_AT + 32].copy_from_slice(&sixteen(peer.ip()));
-    // No interface, and INET_DIAG_NOCOOKIE: whichever socket it is.
+    // No interface and no cookie (INET_DIAG_NOCOOKIE), so any socket with these addresses matches.
     id[COOKIE_AT..].fill(0xff);
     // Asks for an acknowledgement, because a single message would otherwise have no end mark.
     let asked = ask(SOCK_DIAG_BY_FAMILY, NLM_F_ACK, (family, TCP), u32::MAX, &id)?;
@@ -142,7 +142,7 @@ const SOCK_DESTROY: u16 = 21;
 const ID: usize = 48;
 const ID_AT: usize = 4;
 const USER_AT: usize = 64;
-/// Bytes of `struct inet_diag_msg`, after which the attributes are, and of an attribute's header.
+/// Size of `struct inet_diag_msg`, which the attributes follow, and of an attribute's header, in bytes.
 const ATTRIBUTES_AT: usize = 72;
 const ATTRIBUTE_HEADER: usize = 4;
 /// INET_DIAG_CGROUP_ID of linux/inet_diag.h.

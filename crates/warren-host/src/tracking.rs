@@ -1,5 +1,5 @@
-//! Removing flows from connection tracking: those of an address when its client loses it, so that no flow of one client
-//! reaches the next client with that address, and those of forwards that were taken back.
+//! Removes flows from connection tracking. When a client loses an address, its flows are removed, so that none of them
+//! reaches the next client with that address. When a forward is removed, its flows are removed too.
 
 use std::{
     io,

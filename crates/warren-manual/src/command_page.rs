@@ -8,7 +8,7 @@ use clap_mangen::Man;
 
 use super::page::{Manual, escaped};
 
-/// A command with its page's name, such as `warren-exit-init`, and that of the page above.
+/// A command with the name of its page, such as `warren-exit-init`, and the name of the page above it.
 pub(super) struct CommandPage<'a> {
     pub(super) command: &'a Command,
     pub(super) name: &'a str,
@@ -90,7 +90,7 @@ fn exit_status(codes: &[(&str, &str)]) -> String {
     text
 }
 
-/// Returns the synopsis: options with their values, then arguments. Options of every command are only mentioned.
+/// Returns the synopsis: options with their values, then arguments. Options that every command has are left out.
 fn synopsis(command: &Command, line: &str) -> String {
     let options = command.get_arguments().filter(|argument| is_own_option(argument)).map(option);
     let positionals = command.get_positionals().filter(|argument| !argument.is_hide_set()).map(positional);

@@ -17,8 +17,8 @@ use self::command_page::{CommandPage, visible};
 pub use self::page::{Manual, Origin, escaped};
 
 impl Manual<'_> {
-    /// Writes the page of a program into a directory, and a page for each of its commands. `name` is the page's name and `line`
-    /// what is typed.
+    /// Writes the page of a program into a directory, and a page for each of its commands. `name` is the page's name, and
+    /// `line` is the command that a person types.
     ///
     /// # Errors
     /// If a page cannot be written.

@@ -26,7 +26,7 @@ pub const MAX_SOJOURN: Duration = Duration::from_millis(500);
 const QUANTUM: i64 = 64 * 1024;
 /// Number of hash buckets for flows. A power of two.
 const FLOWS: usize = 64;
-/// Places for packets that a flow without a backlog keeps: several sends.
+/// Number of packet places that a flow keeps while it has no backlog. It is enough for several sends.
 const KEPT_PLACES: usize = 256;
 /// Backlog of a flow in bytes up to which CoDel sees no standing queue.
 const SHORT: usize = 64 * 1024;
@@ -216,7 +216,7 @@ impl FlowQueue {
         packets as u64
     }
 
-    /// Drops a packet of the longest flow, at most one each round trip. Returns whether it dropped one.
+    /// Drops a packet of the longest flow, at most once per round trip. Returns whether it dropped one.
     fn warn_longest(&mut self, now: Instant) -> bool {
         if self.next_warning.is_some_and(|next| now < next) {
             return false;

@@ -48,7 +48,7 @@ drop_reasons! {
     Isolated "isolated" "Clients of this exit may not reach each other.";
     RateLimit "rate_limit" "The client exceeded the rate limit that the exit's operator set.";
     HandOverFull "hand_over_full" "The hand-over queue to the worker of the packet's connection was full.";
-    QueueFull "queue_full" "The connection's queue was full, or it was two thirds full and dropped its one packet per round trip.";
+    QueueFull "queue_full" "The connection's queue was full, or it was two thirds full and dropped one packet per round trip.";
     QueueDelay "queue_delay" "The packet had waited too long for its connection.";
     TooLarge "too_large" "The packet was too large to carry.";
     ConnectionLost "connection_lost" "The connection ended while the packet waited.";

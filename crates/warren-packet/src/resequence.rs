@@ -156,7 +156,7 @@ impl Resequencer {
         let past = self.unordered.get_or_insert_default();
         match past.position(number) {
             Position::Ahead(steps) => {
-                // A larger step does not count as loss: the peer lies, or it has started to count anew.
+                // A larger step does not count as loss: the peer lies, or it has started to count again.
                 if steps <= MAX_AHEAD {
                     self.counters.given_up += u64::from(steps);
                 }

@@ -2,8 +2,8 @@
 //! figures.
 //!
 //! `cargo run --release -p warren-quic --example packet_cost -- size=1350 burst=40` prints nanoseconds per packet for sending
-//! (queue, build, encrypt), for receiving (route, decrypt, hand over) and for acknowledgements (both sides), each the median
-//! over bursts, and so nearly free of what else runs on the machine. `way=general` receives as a noq endpoint does.
+//! (queue, build, encrypt), for receiving (route, decrypt, hand over) and for acknowledgements (both sides). Each figure is
+//! the median over bursts, so other programs on the machine hardly affect it. `way=general` receives as a noq endpoint does.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program to be read on a terminal")]
 
@@ -187,7 +187,7 @@ fn endpoint() -> Arc<EndpointConfig> {
     Arc::new(config)
 }
 
-/// As the tunnel has it, with a window that no burst fills.
+/// Settings like the tunnel's, with a window that no burst fills.
 fn transport() -> Arc<TransportConfig> {
     let mut acknowledgements = AckFrequencyConfig::default();
     acknowledgements

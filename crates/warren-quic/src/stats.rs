@@ -395,7 +395,7 @@ impl SocketCounters {
     }
 
     pub(crate) fn snapshot(&self) -> SocketStats {
-        // Each counter is read by itself. Together they need not be of one moment.
+        // The counters are read one by one, so they need not be from the same moment.
         let read = |counts: &[AtomicU64]| counts.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>();
         let segments_per_send = read(&self.segments_per_send);
         let datagrams_per_receive = read(&self.datagrams_per_receive);

@@ -62,7 +62,6 @@ async fn a_client_connects_to_an_exit_whose_places_are_all_taken(drivers: Driver
     assert!(strangers.handshakes().in_flight <= PLACES);
 }
 
-/// Starts a handshake.
 fn begin(socket: &UdpSocket, pair: &Pair, number: u64, frames: &[Vec<u8>]) {
     let attempt = attacker([&[0xd1; 12][..], &number.to_be_bytes()].concat());
     let token = proof(pair.exit_key, &attempt.destination);

@@ -56,7 +56,6 @@ async fn a_half_open_handshake_keeps_no_receive_buffer() {
     assert!(each < MOST, "{each} bytes");
 }
 
-/// Starts a handshake.
 fn begin(socket: &UdpSocket, pair: &Pair, number: usize, frames: &[Vec<u8>]) {
     let attempt = attacker([&[0xd1; 12][..], &(number as u64).to_be_bytes()].concat());
     let key = hmac::Key::new(hmac::HMAC_SHA256, &pair.exit_key.0);

@@ -29,7 +29,7 @@ async fn an_exit_keeps_some_of_the_connections_that_are_over() {
             pair.exit.endpoint.close(id, 0, "");
         }
     }
-    // Without a pause, because closed connections would expire in it.
+    // There is no pause here, because closed connections would expire during it.
     poll_fn(|cx| {
         let mut polls_left = 1_000;
         while pair.exit.closed.len() < MANY && polls_left > 0 {

@@ -78,7 +78,7 @@ pub struct ClientSession {
     links: Vec<Link>,
     actions: VecDeque<ClientAction>,
     taken: TakenAddresses,
-    /// Whether the exit has yet to be told that the client stays. See [`Self::stay`].
+    /// Whether every connection must tell the exit that the client stays. See [`Self::stay`].
     stays: bool,
 }
 
@@ -119,7 +119,8 @@ impl ClientSession {
         }
     }
 
-    /// Whether a connection has sent `Hello` and waits for `Welcome`. [`Self::set_taken`] must be up to date by then.
+    /// Whether a connection has sent `Hello` and waits for `Welcome`. If so, call [`Self::set_taken`] before
+    /// [`Self::received`].
     pub fn awaits_welcome(&self, index: u32) -> bool {
         self.link(index).is_some_and(|link| matches!(link.phase, Phase::Hello { .. }))
     }
@@ -141,8 +142,9 @@ impl ClientSession {
         self.config.moves_without_gap = moves_without_gap;
     }
 
-    /// Keeps this session, although the client has opened another one at another exit of the fleet. This exit may have heard of
-    /// the other session from the store, and would end this one soon. `claim` is higher than that of every session before.
+    /// Tells the exit that the client keeps this session, although it has opened another one at another exit of the
+    /// fleet. Otherwise this exit could hear of the other session from the store and end this one. `claim` must be higher
+    /// than that of every earlier session.
     pub fn stay(&mut self, claim: u64) {
         self.config.claim = claim;
         if planted_moves::is_planted(planted_moves::Bug::StayUnsaid) {

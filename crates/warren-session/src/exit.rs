@@ -60,10 +60,10 @@ const LAST_SEEN_INTERVAL: Duration = Duration::from_secs(600);
 /// client that reconnects in a tight loop cannot make the exit write all the time.
 const ENDED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Delay before a write that the store could not do is repeated.
+/// Delay before repeating a write for which the store was unavailable.
 const UNAVAILABLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Delay before a row that somebody else has changed meanwhile is sent again. By then the other change has arrived.
+/// Delay before resending a row that somebody else has changed meanwhile. By then the other change has arrived.
 const CONFLICT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How many connections of one key may wait for their first message, in addition to those of one full session. They cover
@@ -271,7 +271,7 @@ impl ExitSessions {
             for (_, connection) in session.attached().filter(|_| !is_deaf) {
                 self.actions.push_back(ExitAction::Send { connection, bytes: bytes.clone() });
             }
-            // A session without connections has no connection to tell its client on. It would only delay the end of the drain.
+            // A session without connections cannot tell its client to leave, and would only delay the end of the drain.
             if self.actions.len() == before {
                 empty.push(session.id);
             }

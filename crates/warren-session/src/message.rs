@@ -70,7 +70,8 @@ mod tests {
         assert_eq!(encode(&roster), expected);
     }
 
-    /// A peer from before the fleet skips what it does not know, as this version skips what comes later.
+    /// A peer that is older than fleets skips fields that it does not know, just as this version skips fields of later
+    /// versions.
     #[test]
     fn older_peers_see_nothing_of_a_fleet() {
         /// The fields of `Hello` that the last version without a fleet had.

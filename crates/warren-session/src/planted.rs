@@ -55,7 +55,7 @@ warren_simulation::planted_bugs! {
     UnsavedChangeKept,
     /// A step of the wall clock ends every session.
     ClockStepEndsSessions,
-    /// Invitations expire by the wall clock before its last step.
+    /// Invitations expire by the wall clock as it was before its last step.
     ClockStepIgnored,
     /// An expired invitation enrols a key.
     ExpiredInvitationTaken,
@@ -89,9 +89,9 @@ warren_simulation::planted_bugs! {
     UnsentForgotten,
     /// A lease that only this exit has given wins over one that the store has.
     OwnLeaseWins,
-    /// What a whole copy of the store does not have stays at the exit.
+    /// Rows that a whole copy of the store lacks stay at the exit.
     GoneRowsKept,
-    /// A session goes on although another host has one with the same key at another exit.
+    /// A session goes on although another host has opened one with the same key at another exit.
     ElsewhereIgnored,
     /// A client that moves to another exit is told that another host has taken its place.
     MovedCutOff,

@@ -5,7 +5,7 @@ warren_simulation::planted_bugs! {
     StayUnsaid,
     /// An exit ignores that a client stays.
     StayIgnored,
-    /// An exit lets its session end for one at another exit, although it has the newer one.
+    /// An exit ends its session in favour of one at another exit, although its own is newer.
     NewerSessionLeft,
     /// The new session takes over as soon as it is there.
     UnprovenSwitch,

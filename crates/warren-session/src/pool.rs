@@ -61,7 +61,7 @@ pub struct Leased {
     pub taken_from: Vec<PublicKey>,
 }
 
-/// Leases of one exit. Nothing that is asked or changed for one client visits all of them.
+/// The leases of one exit. A query or change for one client never has to go through all leases.
 #[derive(Debug)]
 pub struct AddressPool {
     ipv4: Option<Range>,
@@ -191,7 +191,8 @@ impl AddressPool {
         self.range(family).ok_or(PoolError::NotInPool { address })?.check(number)
     }
 
-    /// Sets whether an address is about to become a client's. While it is, no other client gets it from the free addresses.
+    /// Sets whether an address is about to be given to a client. Meanwhile, no other client gets it from the free
+    /// addresses.
     pub(crate) fn promise(&mut self, address: IpAddr, is_promised: bool) {
         let (family, number) = number_of(address);
         if let Some(range) = self.range_mut(family) {
@@ -346,7 +347,7 @@ impl AddressPool {
         Ok(Some(Choice::TakenFrom(loser, address)))
     }
 
-    /// A client that is online and loses its lease all the same, if that bug is planted.
+    /// An online client that loses its lease, if that bug is planted.
     fn planted_loser(&self, family: Family) -> Option<PublicKey> {
         if !is_planted(Bug::OnlineLeaseTaken) {
             return None;

@@ -5,8 +5,8 @@
 //! [`FollowedFleet`] is what a client or an exit knows of a fleet. It accepts a newer roster that is signed by the key that it
 //! knows, and refuses any other.
 //!
-//! A roster does not expire. An expiry would call for the offline key on fixed days, and a day that is missed would cut off all
-//! clients. The price: an exit can withhold a newer roster from the clients that speak to no other exit.
+//! A roster does not expire. With an expiry, the offline key would be needed on fixed days, and one missed day would cut
+//! off all clients. The price: an exit can withhold a newer roster from the clients that speak to no other exit.
 
 mod change;
 mod content;

@@ -39,7 +39,7 @@ pub enum TunError {
         max: usize,
     },
     /// The kernel refused one step for another reason.
-    #[error("the kernel refused to {step} the TUN device {name}, see `dmesg`")]
+    #[error("the kernel refused to {step} the TUN device {name}; see `dmesg`")]
     Refused {
         /// The step: "create", "add a queue to", "set the offloads of" and so on.
         step: &'static str,
@@ -79,6 +79,6 @@ mod tests {
         assert!(message(Errno::NOENT).contains("modprobe tun"));
         assert!(message(Errno::PERM).contains("CAP_NET_ADMIN"));
         assert!(message(Errno::BUSY).contains("warren0 exists already"));
-        assert_eq!(message(Errno::NOMEM), "the kernel refused to create the TUN device warren0, see `dmesg`");
+        assert_eq!(message(Errno::NOMEM), "the kernel refused to create the TUN device warren0; see `dmesg`");
     }
 }

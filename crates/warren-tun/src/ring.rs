@@ -198,7 +198,7 @@ mod tests {
             parts.iter().map(|parts| Gathered::new(writer.as_fd(), parts)).collect();
         let pages = [0; 8192];
         let pages = [IoSlice::new(&pages)];
-        // There is room for one page of the two.
+        // There is room for only one of the two pages.
         for (place, file) in [(300, &nearly_full), (200, &broken), (100, &nearly_full)] {
             writes.insert(place, Gathered::new(file.as_fd(), &pages));
         }

@@ -158,7 +158,7 @@ impl Default for Histogram {
 }
 
 impl fmt::Display for Histogram {
-    /// `size:count` for each size that there was.
+    /// Writes `size:count` for each size that occurred.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         let words: Vec<String> = sizes.map(|(size, count)| format!("{size}:{count}")).collect();

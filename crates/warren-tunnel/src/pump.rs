@@ -38,8 +38,8 @@ const SETTLED: Duration = Duration::from_secs(5);
 const ANSWERS: u32 = 20;
 /// After a burst, one more answer is allowed in each such interval.
 const ANSWER_EVERY: Duration = Duration::from_millis(50);
-/// A connection whose packets wait longer is slower than the host. Its packets wait better in this queue, which
-/// separates flows and keeps them short, than in the TUN's single FIFO.
+/// A connection whose packets wait longer is slower than the host. Its packets should wait in this queue instead of the TUN's
+/// single FIFO, because this queue separates flows and keeps each one's backlog short.
 const SLOW: Duration = Duration::from_millis(10);
 /// A queue without progress for this long no longer holds back the TUN, because its connection may be dead.
 const STALL: Duration = Duration::from_millis(20);
@@ -175,8 +175,8 @@ impl Pump {
         let Some(counts) = endpoint.loss_counts(self.connection) else { return };
         self.repair.observe(&counts, now);
         self.hold = hold(counts.rtt);
-        // CoDel's 5 ms are too short for a long path: at 30 ms, an inner flow had 176 Mbit/s with them, and has 179 to
-        // 182 with two thirds of the round trip (bench/LOG.md).
+        // CoDel's usual target of 5 ms is too short for a long path. At 30 ms, an inner flow had 176 Mbit/s with it. With two
+        // thirds of the round trip, it has 179 to 182 (bench/LOG.md).
         let mut round_trip = counts.rtt;
         if self.repair.is_on() {
             // Packets behind a lost one wait for its repair, so an inner flow needs a window that covers the round trip plus

@@ -48,8 +48,8 @@ const HELD_BACK: Duration = Duration::from_millis(20);
 /// How soon to check again whether another worker's full inbox still holds back the TUN. That inbox does not wake this worker
 /// when it has room.
 const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
-/// Turns before the runtime checks sockets and timers again, which costs a system call. Most wake-ups take two turns,
-/// and the second finds nothing. With more turns than this, the other direction waits too long.
+/// Maximum number of turns before the runtime checks sockets and timers again. Each check costs a system call. Most wake-ups take
+/// two turns, and the second finds nothing. With more turns than this, the other direction waits too long.
 // Four turns save 5 to 12 % of CPU for a GB of TCP. With eight or sixteen, a ping only waits longer (bench/LOG.md,
 // "Apart before decryption, and turns in a row").
 const TURNS_IN_A_ROW: u32 = 4;
@@ -292,7 +292,7 @@ impl Worker {
             self.timer_due = None;
             return;
         };
-        // A timer that fires too early costs one empty turn, so it is set anew only if it would fire too late.
+        // A timer that fires too early costs one empty turn, so it is set again only if it would fire too late.
         if self.timer_due.is_none_or(|due| due > now + wait) {
             self.timer.as_mut().reset(tokio::time::Instant::now() + wait);
             self.timer_due = Some(now + wait);

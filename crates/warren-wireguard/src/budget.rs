@@ -1,4 +1,5 @@
-//! How many handshakes are processed: each costs multiplications on the curve, which anybody who knows the exit's public key can ask for.
+//! Limits the number of handshakes that are processed. Each costs multiplications on the curve, and anybody who knows the exit's
+//! public key can begin one.
 //!
 //! boringtun asks for proof of the source address once there are many handshakes a second ([`UNDER_LOAD`]). That stops forged
 //! addresses. The budget here limits handshakes from real addresses.
@@ -15,7 +16,7 @@ const ALL: Rate = Rate { most: 500, every: Duration::from_micros(2_000) };
 /// Maximum number of handshakes of one network: 20 per second, as in Linux, and a burst of a hundred, because many clients may
 /// share an address.
 const ONE: Rate = Rate { most: 100, every: Duration::from_millis(50) };
-/// Networks that are remembered. Beyond it, new ones wait until others are forgotten.
+/// Maximum number of networks that are remembered. Beyond this number, new networks wait until others are forgotten.
 const NETWORKS: usize = 8_192;
 /// When networks with a full budget are forgotten.
 const FORGET: Duration = Duration::from_secs(1);

@@ -41,7 +41,7 @@ pub enum Taken<'a> {
     },
     /// The datagram is answered with this.
     Answer(&'a [u8]),
-    /// The datagram held a packet of this peer. Whether the packet is valid is for others to say.
+    /// The datagram held a packet of this peer. The caller checks whether the packet is valid.
     Packet {
         /// The number of the peer.
         peer: usize,

@@ -218,7 +218,7 @@ fn many_handshakes_are_asked_for_a_cookie_and_then_for_patience() {
     assert!(refused <= 300 && cookies >= 700 && others <= 300, "{refused} {cookies} {others}");
     assert!(!world.server.has_peers());
 
-    // With the cookie, it is one network that has used up its share.
+    // With the cookie, the stranger counts as one network, and that network has used up its share.
     let cookie = loop {
         match world.give(HOME, &stranger.begin()) {
             Ok(cookie) if cookie.len() == 64 => break cookie,

@@ -147,7 +147,7 @@ fn up_as_member(directories: &Directories, arguments: UpArgs) -> anyhow::Result<
     block_on(client::up_as_member(directories, &name, timeout))
 }
 
-/// `down` of a user who is not root, and so cannot see which profiles are up.
+/// `down` for a user who is not root and therefore cannot see which profiles are up.
 async fn down_as_member(directories: &Directories, arguments: DownArgs) -> anyhow::Result<()> {
     if arguments.all {
         return Err(Failure::new(

@@ -57,7 +57,7 @@ fn bombard(silent: bool) {
             let (from, datagram) = noise.next(number);
             forger.send(from, &datagram);
             forged_bytes += HEADERS + datagram.len() as u64;
-            // At most as many datagrams as the exit takes from its socket.
+            // Sends no faster than the exit takes datagrams from its socket.
             if number.is_multiple_of(20) {
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -228,7 +228,7 @@ impl Daemon<'_> {
     }
 }
 
-/// A file with the one value that `broken` gives below its section's name.
+/// The good file with the values in `broken` set.
 fn merged(good: &str, broken: &str) -> String {
     let broken: toml::Table = broken.parse().unwrap();
     let mut profile = Profile::parse(good);

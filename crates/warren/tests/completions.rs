@@ -18,7 +18,7 @@ fn offered(directory: &Path, line: &str) -> Vec<String> {
     bash.args(["-c", &script]).env("PATH", path).env("WARREN_CONFIG_DIR", directory.join("config"));
     bash.env("WARREN_RUNTIME_DIR", directory.join("run")).env("WARREN_STATE_DIR", directory.join("state"));
     let words = finished(&mut bash).ok();
-    // Below an empty word, bash also gets every option.
+    // For an empty word, bash also gets every option.
     let is_asked = |word: &&str| !word.starts_with("--") || line.contains("--");
     words.lines().map(str::trim).filter(is_asked).map(str::to_owned).collect()
 }
@@ -45,7 +45,7 @@ fn bash_knows_commands_profiles_clients_and_settings() {
         std::fs::write(directory.path().join(format!("config/{name}.toml")), "").unwrap();
     }
 
-    // Two exits.
+    // A profile with two exits.
     let second = profile[profile.find("[[exit]]").unwrap()..].split("\n\n").next().unwrap().to_owned();
     let both = format!("{profile}\n{}\n", second.replace("192.0.2.1", "second.example"));
     let away = directory.path().join("config/away.toml");
@@ -64,7 +64,7 @@ fn bash_knows_commands_profiles_clients_and_settings() {
     assert_eq!(offered("warren exit in"), ["init", "invite"]);
     assert_eq!(offered("warren exit client ren"), ["rename"]);
     assert_eq!(offered("warren up --k"), ["--kill-switch"]);
-    // The program of fleets answers for its own commands.
+    // `warren-fleet` completes its own commands.
     if Path::new(env!("CARGO_BIN_EXE_warren")).with_file_name("warren-fleet").exists() {
         assert_eq!(offered("warren fleet sta"), ["status"]);
         assert_eq!(offered("warren fleet ticket --ex"), ["--expires"]);

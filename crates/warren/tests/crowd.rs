@@ -122,7 +122,8 @@ fn a_hundred_clients_whose_exit_was_away_for_long_are_soon_back_and_tried_seldom
     assert!(memory_kib <= 96 * 1024, "{memory_kib} KiB");
 }
 
-/// The longest turns in this part of the exit's log, which has only one worker. The first line also tells of the time before it.
+/// The longest turns in this part of the exit's log. The exit has only one worker. The first line is left out, because it also
+/// covers the time before this part.
 fn longest_turns(log: &str) -> Vec<Duration> {
     let of_line = |line: &str| line.split("cpu_us=").nth(1)?.split_whitespace().next()?.parse().ok();
     log.lines().filter_map(of_line).map(Duration::from_micros).skip(1).collect()

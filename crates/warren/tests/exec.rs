@@ -1,5 +1,5 @@
-//! `warren exec`: a program inside the tunnel while the host is outside, and the other way round. Nothing of it leaves on
-//! the wrong side while the tunnel is up, while it goes down, or after the daemon was killed.
+//! `warren exec`: a program inside the tunnel while the host is outside, and the other way round. None of the program's
+//! packets leaves on the wrong side while the tunnel is up, while it goes down, or after the daemon was killed.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -8,7 +8,7 @@ use crate::dns::{CountsQueries as _, ask_every_way, asks, exit_with_resolver, lo
 use crate::support::counters::packets_of_one;
 use crate::support::{Attempts, Client, Exit, LeakCounter, Net, eventually, seconds};
 
-/// The attempts that a side is tried with.
+/// The least number of attempts that a check must make.
 const MANY: usize = 1_000;
 const ADDRESS: &str = "curl -sS --max-time 20 http://203.0.113.2/address";
 const ADDRESS_V6: &str = "curl -sS --max-time 20 http://[2001:db8:3::2]/address";
@@ -24,7 +24,7 @@ fn program_inside_never_leaves_outside_up_going_down_or_killed() {
     let client = Client::with(&net, &exit.enrol("laptop"));
     let leaks = LeakCounter::start(&net);
 
-    // Brings the profile up for such programs alone.
+    // Brings the profile up only for programs of `warren exec`.
     let first = client.warren.run(&format!("exec home -- {ADDRESS}"));
     assert_eq!((first.stdout.trim_end(), first.code), (Net::EXIT_V4, Some(0)), "{}", first.stderr);
     assert!(first.stderr.contains("this host stays outside"), "{}", first.stderr);
@@ -59,7 +59,7 @@ fn program_inside_never_leaves_outside_up_going_down_or_killed() {
     println!("measured: killed: {leaked} of {attempts}");
     assert_eq!(leaked, 0, "of {attempts} after the daemon was killed");
 
-    // The programs of an earlier daemon are inside again.
+    // Under the next daemon, the programs of an earlier one are inside again.
     let mut waiting = client.warren.start("exec home -- sleep 3600");
     eventually(seconds(20), "it is inside", || {
         client
@@ -214,7 +214,7 @@ fn strangers_neither_keep_users_out_nor_fill_the_log_and_a_profile_that_is_down_
     let lines = daemon.output().matches("was refused").count();
     assert_eq!(lines, 1, "{}", daemon.output());
 
-    // One user that is allowed keeps nobody else out.
+    // One allowed user cannot keep other users out.
     let mut other = connect(65_534, 40);
     other.wait_for_output("connected");
     assert!(other.output().contains("user 65534 are asking at this moment"), "{}", other.output());
@@ -261,7 +261,7 @@ fn an_nft_that_fails_leaves_nothing_behind_accuses_nobody_and_is_tried_again() {
     let client = Client::with(&net, &profile);
     let tables = || client.sh("/usr/sbin/nft list tables");
 
-    // It cannot be listed, and is there nevertheless. So it has to be known.
+    // The table cannot be listed although it exists. The daemon must remember it, or `down` would leave it behind.
     fails("list table inet warren-exec_home");
     let daemon = client.run("info");
     client.warren.run("exec home -- true").ok();
@@ -271,7 +271,7 @@ fn an_nft_that_fails_leaves_nothing_behind_accuses_nobody_and_is_tried_again() {
     assert!(!tables().contains("warren-exec_home"), "{}", tables());
     drop(daemon);
 
-    // It cannot be loaded, when its cgroup has been made anew.
+    // The table cannot be loaded after its cgroup was made again.
     let daemon = client.run("info");
     assert_eq!(client.warren.run(&format!("exec home -- {ADDRESS}")).ok(), Net::EXIT_V4);
     fails("table inet warren-exec_home {");
@@ -282,7 +282,7 @@ fn an_nft_that_fails_leaves_nothing_behind_accuses_nobody_and_is_tried_again() {
     assert_eq!(client.warren.run(&format!("exec home -- {ADDRESS}")).ok(), Net::EXIT_V4);
     std::thread::sleep(seconds(2));
     assert!(!daemon.output().contains("somebody has changed"), "{}", daemon.output());
-    // The control: somebody does.
+    // The control: somebody does change the table.
     client.sh("/usr/sbin/nft flush table inet warren-exec_home");
     eventually(seconds(20), "that is said", || daemon.output().contains("somebody has changed the table"));
     client.warren.run("down home").ok();
@@ -301,7 +301,7 @@ fn an_nft_that_fails_leaves_nothing_behind_accuses_nobody_and_is_tried_again() {
     client.warren.run("down home").ok();
 }
 
-/// An nft that fails if its options or its input have what is in a file.
+/// An nft that fails if its options or its input contain the text in `/run/nft-fails`.
 const FAILING: &str = r#"#!/bin/sh
 case " $* " in *' -i '*) echo 'This binary was built without it.'; exit 1;; esac
 what=$(cat /run/nft-fails 2>/dev/null)
@@ -355,14 +355,14 @@ fn names_are_asked_inside(net: &Net, client: &Client<'_>) {
     std::fs::write(resolv_conf, listed).unwrap();
 }
 
-/// Packets of programs that the router receives.
+/// Counts packets of the client's programs at the router.
 struct Counted<'net> {
     net: &'net Net,
     name: &'static str,
 }
 
 impl<'net> Counted<'net> {
-    /// Those that come out of the tunnel at the exit, on their way to the internet host.
+    /// Counts packets that come out of the tunnel at the exit, on their way to the internet host.
     fn through_exit(net: &'net Net) -> Self {
         let (v4, v6) = (Net::INTERNET_V4, Net::INTERNET_V6);
         Self::new(
@@ -373,8 +373,8 @@ impl<'net> Counted<'net> {
         )
     }
 
-    /// Those that leave the client outside the tunnel. The kernel answers an exit whose daemon was killed with ICMP errors,
-    /// which are no program's.
+    /// Counts packets that leave the client outside the tunnel. After the client's daemon was killed, the client's kernel
+    /// answers the exit with ICMP errors. They come from no program, so they are not counted.
     fn outside(net: &'net Net) -> Self {
         let (v4, v6) = (Net::EXIT_V4, Net::EXIT_V6);
         let rules = format!(

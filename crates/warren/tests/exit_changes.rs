@@ -125,7 +125,7 @@ fn an_exit_changes_nothing_with_an_update_that_no_client_can_use() {
             log.contains("one that cannot be used") && log.contains(what)
         });
     }
-    // The controls: what a client can use is taken, if the client has said that it takes it.
+    // The controls: a client applies an update that it can use, but only if both sides have agreed on updates.
     let sound = Update { number: 1, dns: vec![vec![203, 0, 113, 2]], ..Update::default() };
     told(&net, UPDATES, sound.clone(), |_| resolvers(&net.client) == ["203.0.113.2"]);
     told(&net, 0, sound, |client| client.warren.run("logs home").ok().contains("a message out of order"));
@@ -153,6 +153,22 @@ fn told(net: &Net, features: u64, lie: Update, consequence: impl Fn(&Client<'_>)
 
 fn with_resolvers(config: Profile, servers: &[&str]) -> Profile {
     config.with("dns", "servers", Value::Array(servers.iter().map(|server| (*server).into()).collect()))
+}
+
+#[test]
+fn a_host_without_nft_connects_even_if_only_the_exit_knows_the_networks() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    allow(&exit, &["198.18.0.0/15"]);
+    let client = Client::with(&net, &exit.enrol("laptop").with("routes", "include", "exit"));
+    let without_nft = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /usr/sbin && exec \"$@\"", "sh"];
+
+    let mut up = client.warren.start_under(&without_nft, "up home");
+
+    assert_eq!(up.wait(seconds(60)), Some(0), "{}", up.output());
+    assert!(up.output().contains("nft is missing"), "{}", up.output());
+    assert!(is_inside(&net.client, "198.18.5.5"));
+    client.down();
 }
 
 /// Changes the networks that clients may reach beside the internet.

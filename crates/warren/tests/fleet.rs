@@ -1,4 +1,4 @@
-//! Two exits of a fleet share their clients, by the link to a store. The store is in the test's memory.
+//! Two exits of a fleet share their clients through their links to a store. The store is in the test's memory.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::path::Path;
@@ -174,7 +174,7 @@ fn an_exit_of_a_fleet_routes_no_network_with_the_fleets_store_to_a_client() {
     });
     assert_eq!(has(&fleet.exits[1]), [true, true], "the control: an exit that has not heard of it");
 
-    // It does not wait for its link after a restart, which might not reach the store.
+    // After a restart, the exit routes networks without its link, because the link might not reach the store.
     fleet.exits[0].stop(Signal::TERM);
     fleet.exits[0].run();
     eventually(seconds(10), "the other network is routed", || has(&fleet.exits[0])[1]);
@@ -348,7 +348,8 @@ fn a_link_that_dies_hangs_or_talks_nonsense_costs_no_packet_and_comes_back() {
     }
 
     assert_eq!(fleet.exits[0].status().number("/pid"), pid);
-    // The control: after all that, changes go through. What was asked of a hung link came through, too, at both exits.
+    // The control: after all that, changes go through. The request that a hung link received has also taken effect, at
+    // both exits.
     fleet.exits[0].enrol("tablet");
     for exit in &fleet.exits {
         eventually(seconds(2), "both exits have the same clients", || {
@@ -446,12 +447,12 @@ fn commands_of_a_fleet_are_those_of_warren_fleet_and_a_ticket_sets_up_an_exit() 
     );
     assert!(!config.contains("ipv6 ="), "{config}");
     assert_eq!(warren.run("fleet status --json").ok().trim(), "status --json");
-    // The ticket is not used up where there is an exit already.
+    // If there is an exit on this host already, the ticket is not used up.
     let again = warren.run("exit init --endpoint a.example.net --fleet warrenfleet1:y");
     assert!(again.stderr.contains("exists already"), "{again:?}");
     // An exit that does not run cannot tell the store of a change.
     let refused = warren.run("exit client add laptop");
-    assert!(refused.stderr.contains("belongs to a fleet and does not run"), "{refused:?}");
+    assert!(refused.stderr.contains("belongs to a fleet and is not running"), "{refused:?}");
     // A fleet may have no IPv4.
     let script =
         script.replace("\"10.70.0.0/16\"", "null").replace("\"ipv6\":null", "\"ipv6\":\"fd70::/64\"");

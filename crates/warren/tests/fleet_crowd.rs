@@ -41,7 +41,7 @@ fn clients_whose_exit_is_killed_are_soon_back_and_share_the_others_evenly() {
     });
     let (up, at_start) = (start.elapsed(), crowd.shares());
     assert_near(at_start, count, 3);
-    // The exits hear of each other's load meanwhile.
+    // Meanwhile, the exits hear of each other's load.
     std::thread::sleep(seconds(6));
     let sessions = |exit: &Exit<'_>| exit.status().number("/clients/connected");
     let of_exits: Vec<u64> = fleet.exits.iter().map(sessions).collect();
@@ -52,7 +52,7 @@ fn clients_whose_exit_is_killed_are_soon_back_and_share_the_others_evenly() {
         let [one, other, _] = crowd.shares();
         one + other == count
     });
-    // Nobody goes on to the next exit after that.
+    // After that, no client should move again.
     std::thread::sleep(seconds(5));
     let after = crowd.shares();
     let living: Vec<u64> = fleet.exits[..2].iter().map(sessions).collect();
@@ -116,7 +116,7 @@ fn an_exit_of_a_fleet_with_a_hundred_thousand_clients_answers_at_once() {
          scrape {scrape:.2?} ({} bytes); page: overview, clients, search, by time {pages:.2?}",
         page.len()
     );
-    // The allocator gives back what the whole copy took.
+    // Meanwhile, the allocator gives back the memory that the whole copy of the store took.
     std::thread::sleep(seconds(25));
     let memory: Vec<(u64, u64)> = fleet
         .exits
@@ -134,7 +134,7 @@ fn an_exit_of_a_fleet_with_a_hundred_thousand_clients_answers_at_once() {
     assert!(page.len() < 4 << 20, "a scrape has {} bytes", page.len());
 }
 
-/// Starts an exit anew without its link, and lets it admit a client.
+/// Restarts an exit without its link, and lets it admit a client.
 fn starts_from_its_disk(fleet: &mut RealFleet<'_>, net: &Net, key: PrivateKey, count: usize) {
     let knows = |exit: &Exit<'_>| exit.status().number("/clients/enrolled") >= count as u64;
     fleet.links[1].signal(Signal::TERM);

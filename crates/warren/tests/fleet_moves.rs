@@ -67,7 +67,8 @@ fn draining_an_exit_loses_no_ping_and_old_flows_finish_where_they_began() {
     client.down();
 }
 
-/// The control: a client that knows both exits, and not that they are of one fleet, breaks before it makes.
+/// The control: a client that knows both exits, but does not follow the fleet, leaves the old exit before it has a
+/// session at the new one.
 #[test]
 fn without_the_fleet_a_drain_costs_pings_and_old_flows() {
     let Some(net) = Net::new() else { return };
@@ -94,7 +95,7 @@ fn without_the_fleet_a_drain_costs_pings_and_old_flows() {
     client.down();
 }
 
-/// A client that is built beside a dead exit stays where it is.
+/// A client that cannot reach its new exit stays at the old one.
 #[test]
 fn a_move_to_an_exit_that_cannot_be_reached_changes_nothing() {
     let Some(net) = Net::new() else { return };

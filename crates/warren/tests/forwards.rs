@@ -27,7 +27,7 @@ fn serving(profile: Profile) -> Profile {
     profile.with("forwards", "allow", vec!["tcp/443", "udp/5000"])
 }
 
-/// The profile of a tunnel that carries none of the visitors.
+/// The profile of a split tunnel: no route to the visitors leads into it.
 fn split(profile: Profile) -> Profile {
     profile.with("routes", "include", Vec::<String>::new()).with("dns", "servers", Vec::<String>::new())
 }
@@ -382,7 +382,8 @@ fn a_client_is_reached_only_at_ports_that_its_profile_allows_by_visitors_and_by_
     client.warren.write("home.toml", 0o600, &serving(profile.clone()).text());
     client.warren.run("reload home").ok();
     assert_eq!(by_exit(&net.internet.host), [true, false, true, false]);
-    // A client visits by the exit's addresses, also itself, and then has the exit's inner address.
+    // Clients reach the service at the exit's addresses, even the client that has the service. The service sees them
+    // with the exit's inner address.
     assert_eq!(by_exit(&host), [true, false, true, false]);
     assert_eq!(by_exit(&net.client), [true, false, true, false]);
     let Visit::Answered { seen, .. } = visit(&host, None, at_exit(0, FORWARDED)) else {
@@ -439,11 +440,11 @@ fn the_kill_switch_holds_with_forwards() {
         if what == "full" {
             leaks.assert_none("the daemon was killed, with visitors");
         }
-        // The service goes on sending into connections that are left.
+        // The service keeps sending on the connections that are still open.
         std::thread::sleep(seconds(2));
         assert_eq!(answered_outside(), 0, "{what}: answers to visitors left outside");
         assert!(!held.is_answered() && !held_udp.is_answered());
-        // The control: a split tunnel's host sends to the same addresses outside, for itself.
+        // The control: in a split tunnel, the host's own packets to the same addresses do leave outside.
         if what == "split" {
             client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
             assert_eq!(answered_outside(), 1);

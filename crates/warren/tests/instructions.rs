@@ -1,6 +1,6 @@
 //! What a packet costs an exit in instructions, whatever the number of its workers, connections and sessions.
 //!
-//! Valgrind counts the instructions of the daemon, which no other load on the machine changes. It does not count the kernel's.
+//! Valgrind counts the daemon's instructions, but not the kernel's. Other load on the machine does not change the count.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::path::{Path, PathBuf};
@@ -18,16 +18,16 @@ use crate::support::{Exit, Net, eventually, seconds, signal};
 /// Hosts of clients. Each has a network namespace of its own.
 const HOSTS: usize = 4;
 
-/// Packets that a session sends at once, and bytes in each: the same for each exit, so that batches are as large and an acknowledgement
-/// is for as many packets.
+/// Packets that a session sends at once, and bytes in each. They are the same for each exit, so that batches are equally large and each
+/// acknowledgement covers equally many packets.
 const BURST: usize = 16;
 const PAYLOAD: usize = 1_200;
 
-/// Bursts of each session that are counted, and bursts before them that find the paths' MTUs and fill windows.
+/// The bursts of each session that are counted, and the earlier ones, which find the paths' MTUs and fill windows.
 const BURSTS: u32 = 16;
 const FIRST_BURSTS: u32 = 8;
 
-/// How long the exit stands still while every session sends a burst, and how long it has for them afterwards.
+/// How long the exit stands still while every session sends a burst, and how long it then has to handle the bursts.
 const SENDING_TAKES: Duration = Duration::from_millis(300);
 const SERVING_TAKES: Duration = Duration::from_millis(1_200);
 
@@ -43,7 +43,7 @@ const fn case(workers: usize, connections: usize, sessions: usize) -> Case {
     Case { workers, connections, sessions }
 }
 
-/// The first is what the others are compared with.
+/// The others are compared with the first.
 const CASES: [Case; 7] = [
     case(1, 1, 4),
     case(2, 1, 4),
@@ -70,7 +70,8 @@ fn a_packet_costs_an_exit_as_much_with_more_workers_connections_and_sessions() {
     }
 }
 
-/// Instructions of the daemon for each inner packet that crosses it, either way. What it costs idle is subtracted.
+/// Instructions of the daemon for each inner packet that crosses it, either way. Those of the idle daemon are
+/// subtracted.
 fn instructions_of_a_packet(case: Case) -> f64 {
     let net = Net::new().unwrap();
     let keys: Vec<PrivateKey> = (0..case.sessions).map(|_| PrivateKey::generate().unwrap()).collect();
@@ -92,7 +93,7 @@ fn instructions_of_a_packet(case: Case) -> f64 {
     ]);
     let counts = &mut Counts { pid: exit.daemon().pid().to_string(), ..counts };
     let exit_key = exit.status().text("/public_key").parse().unwrap();
-    // One burst each time that they are told to send.
+    // One burst each time that the clients are told to send.
     let habits =
         Habits { connections: case.connections, burst: BURST, payload: PAYLOAD, every: 2 * SENDING_TAKES };
     let hosts = net.clients_beside(u8::try_from(HOSTS).unwrap());

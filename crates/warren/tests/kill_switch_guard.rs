@@ -185,7 +185,7 @@ fn a_table_that_a_guard_makes_while_down_opens_it_goes_too() {
     let client = client(&net);
     client.warren.run("client close home").ok();
     client.sh(FLUSH);
-    // Plays the guard: makes the table right after `down` has listed the tables, and before `down` has noted that there should be none.
+    // Plays the guard: creates the table as soon as `down` has listed the tables, before `down` has noted that there should be none.
     let made = client.warren.host.own_files().etc().join("made");
     client.warren.host.own_files().program("nft", &PLAYS_GUARD.replace("MADE", &made.display().to_string()));
 
@@ -195,8 +195,8 @@ fn a_table_that_a_guard_makes_while_down_opens_it_goes_too() {
     assert!(!client.warren.host.sh(TABLE).succeeded(), "the table is gone");
 }
 
-/// An nft that makes the kill switch's table as soon as the tables are listed for the first time, by a run of their own or by a
-/// line to an interactive nft. Only then does the reader get the end of the list.
+/// An nft that creates the kill switch's table as soon as the tables are listed for the first time, either by a separate run or
+/// by a line to an interactive nft. The program that asked gets the end of the list only after that.
 const PLAYS_GUARD: &str = r#"#!/usr/bin/env python3
 import os, subprocess, sys
 

@@ -1,5 +1,5 @@
-//! The local network beside a tunnel: a new profile keeps it reachable while there is no kill switch, without its
-//! resolvers, and without the routes that it pushes.
+//! The local network beside a tunnel. A new profile keeps it reachable while there is no kill switch, but uses neither
+//! its resolvers nor the routes that it pushes.
 //!
 //! ```text
 //!   client 192.168.77.2 ----- 192.168.77.1 router: a LAN with a resolver, which also claims 10.88.0.0/16
@@ -102,7 +102,7 @@ fn queries_to_the_lan_are_refused_even_where_the_profile_leaves_resolvers_alone(
         net.client_queries().udp > before.udp,
         "the control: a profile that asks for the LAN has its resolvers"
     );
-    // The profile's own exclusion is a wish as well.
+    // A profile that excludes the LAN's resolver from the tunnel also gets to use it.
     let excluded = alone.with("routes", "exclude", vec!["192.168.77.1/32"]);
     client.warren.write("home.toml", 0o600, &excluded.text());
     client.warren.run("reload home").ok();

@@ -200,7 +200,7 @@ fn tracked(net: &Net) -> u64 {
     net.exit.sh("cat /proc/sys/net/netfilter/nf_conntrack_count").ok().parse().unwrap()
 }
 
-/// Makes the exit's host forget all flows, those of packets that are still on their way too.
+/// Makes the exit's host forget all flows, including those of packets that are still on their way.
 fn forget(net: &Net) {
     eventually(seconds(10), "no flow is left", || {
         net.exit.sh("conntrack -F").ok();

@@ -56,7 +56,7 @@ fn members_see_the_status_and_bring_tunnels_up_and_down_and_others_get_nothing()
         assert!(refused.code != Some(0), "{line}: {refused:?}");
     }
     assert!(client.is_active("warren@home"));
-    // The exit's own user has the group as well.
+    // The exit's own user is in the group as well.
     assert!(run_as(&client, "warren", "systemctl start warren-down@home").code != Some(0));
 
     run_as(&client, "member", "warren down home").ok();

@@ -31,14 +31,14 @@ fn systemd_networkd_configures_no_device_of_warrens() {
             files.write("usr/lib/systemd/network/10-warren.network", &text);
         }
         let client = Systemd::boot(&net.client, files);
-        // It waits for udev, which this host does not have, unless /sys is read-only as in a container.
+        // systemd-networkd waits for udev, which this host does not have, unless /sys is read-only as in a container.
         client.sh("mount -o remount,ro /sys && systemctl start systemd-networkd").ok();
         client.sh("warren up home").ok();
         let other = client.sh("ip link add dummy7 type dummy && ip link set dummy7 up");
         let is_configured = |device: &str| {
             client.sh(&format!("ip -4 address show dev {device}")).stdout.contains("10.123.0.1")
         };
-        // A device of nobody shows that it is at work.
+        // A device that belongs to nobody shows that systemd-networkd is at work.
         if other.succeeded() {
             eventually(seconds(20), "the program configures devices", || is_configured("dummy7"));
         } else {
@@ -80,7 +80,7 @@ fn networkmanager_leaves_warrens_device_alone_and_gets_its_resolvers_back() {
             files.write("usr/lib/NetworkManager/conf.d/50-warren.conf", &text);
         }
         let client = Systemd::boot(&net.client, files);
-        // With a read-only /sys it does not wait for udev, which this host does not have.
+        // With a read-only /sys, NetworkManager does not wait for udev, which this host does not have.
         client.sh("mount -o remount,ro /sys && systemctl start dbus.socket dbus.service").ok();
         client.sh("systemctl start NetworkManager").ok();
         let resolvers = || client.sh("grep ^nameserver /etc/resolv.conf").stdout;
@@ -99,7 +99,7 @@ fn networkmanager_leaves_warrens_device_alone_and_gets_its_resolvers_back() {
         eventually(seconds(20), "it leaves Warren's device alone", || state().contains("unmanaged"));
         let ours = format!("nameserver {}\n", Net::INTERNET_V4);
         assert_eq!(resolvers(), ours);
-        // As when a cable is plugged in again. It writes its own routes and resolvers then.
+        // As when a cable is plugged in again: NetworkManager writes its own routes and resolvers.
         client.sh("nmcli connection down lan && nmcli connection up lan").ok();
         eventually(seconds(30), "Warren's resolvers are back", || resolvers() == ours);
         eventually(seconds(30), "the tunnel works", works);

@@ -60,7 +60,7 @@ fn tunnel_is_down_at_home_and_up_elsewhere_and_the_user_has_the_last_word() {
     client.warren.run("down home").ok();
     assert!(!daemon.is_running() || daemon.wait(seconds(5)).is_some());
 
-    // `up` means up.
+    // `up` connects even on a trusted network.
     let up = client.warren.run("up home").ok();
     assert!(up.starts_with("connected to home"), "{up}");
     client.warren.run("down home").ok();
@@ -102,7 +102,7 @@ fn nothing_leaves_on_a_foreign_network_while_the_exit_is_awaited() {
     println!("measured: {} packets left before the tunnel's routes stood", before - at_home);
     attempt();
     assert_eq!(seen(), before, "while the exit does not answer");
-    // A login page is reached around these routes.
+    // `warren portal` bypasses these routes to reach a login page.
     if net.client.own_cgroups().is_some() {
         let page = client.warren.run(&format!("portal home -- {ADDRESS}"));
         assert_eq!(page.stdout.trim_end(), Net::CLIENT_V4, "{page:?}");
@@ -144,7 +144,7 @@ fn kill_switch_opens_at_home_only_if_the_profile_says_so_and_is_closed_elsewhere
     wait_for(&client, "resting");
     leaks.assert_all("at home again");
 
-    // Closed by hand, it stays closed at home.
+    // A kill switch that was closed by hand stays closed at home.
     client.warren.run("down home").ok();
     client.warren.write("home.toml", 0o600, &at_home(exit.enrol("third")).text());
     client.warren.run("client close home").ok();

@@ -81,7 +81,7 @@ fn every_man_page_is_rendered_without_a_warning() {
     assert!(count > 30, "there are only {count} pages");
 }
 
-/// The same of the package `warren-fleet`.
+/// The same for the package `warren-fleet`.
 const FLEET_FILES: [&str; 11] = [
     " ./usr/bin/warren-fleet",
     " ./usr/lib/systemd/system/warren-fleet.service",

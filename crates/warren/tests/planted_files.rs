@@ -1,6 +1,7 @@
 //! What the exit's user can put into its directories for root's commands to find: symbolic links, FIFOs and hard links.
 //!
-//! An attacker who takes over the exit's daemon has its user. He must not become root or block root through these files.
+//! An attacker who takes over the exit's daemon acts as the daemon's user. Such an attacker must not become root or
+//! block root through these files.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};

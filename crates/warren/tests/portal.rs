@@ -112,11 +112,11 @@ fn it_is_closed_when_the_tunnel_is_up_and_when_any_process_dies_and_by_the_kerne
     leaks.assert_none("the command was killed");
     end_programs(&net);
 
-    // Without anybody who could close it: all of its processes are stopped.
+    // All processes that could close the portal are stopped.
     let open = start_attempts(&client, "portal --timeout 4s home", &web);
     let stopped = processes(&net, &["warren", "nft"]);
     assert!(stopped.len() >= 2, "{stopped:?}");
-    // The process inside goes on; it only waits for the program.
+    // The program inside is not stopped and keeps trying.
     stopped.iter().for_each(|pid| signal(*pid, Signal::STOP));
     std::thread::sleep(seconds(4));
     closes("the time is over, by the kernel's clock");

@@ -191,7 +191,7 @@ fn draining_sends_clients_away_and_stops_the_exit() {
     assert!(unasked.stderr.contains("1 of 1 connected clients has nowhere to go: laptop."), "{unasked:?}");
     assert!(unasked.stderr.contains("add --yes"), "{unasked:?}");
     let mut terminal = exit.warren.on_terminal("exit drain");
-    terminal.wait_for("the question", |lines| lines.iter().any(|line| line.contains("Drain all the same?")));
+    terminal.wait_for("the question", |lines| lines.iter().any(|line| line.contains("Drain anyway?")));
     terminal.press("n\r");
     assert_eq!(terminal.exit_code(), Some(1));
     assert_eq!(exit.status().number("/clients/connected"), 1, "nothing was changed");

@@ -80,7 +80,7 @@ fn client_moves_to_an_exit_that_is_much_nearer_unless_its_user_has_chosen() {
     eventually(seconds(60), "the client is at the nearer exit", || is_at(&client, SECOND));
     client.sh("ping -c 1 -W 5 203.0.113.2");
     client.down();
-    // It has measured, so it begins there.
+    // The client has measured both exits, so it now begins with the nearer one.
     let connected = client.warren.run("up home").ok();
     assert!(connected.contains(SECOND), "{connected}");
     client.down();
@@ -91,7 +91,7 @@ fn client_moves_to_an_exit_that_is_much_nearer_unless_its_user_has_chosen() {
     client.down();
 }
 
-/// The control of the first test: what helps there is the roster.
+/// The control for the first test: without the roster, the client finds no other exit.
 #[test]
 fn client_that_does_not_follow_stays_with_the_exits_of_its_profile() {
     let Some(net) = Net::new() else { return };
@@ -333,7 +333,7 @@ fn give(exit: &Exit<'_>, roster: &SignedRoster) {
     exit.warren.run("reload exit").ok();
 }
 
-/// An idle client would not notice for a while that its exit is dead.
+/// Sends pings, because an idle client would take a while to notice that its exit is dead.
 fn traffic(net: &Net) -> Running {
     net.client.start(&["ping", "-i", "0.2", Net::INTERNET_V4])
 }
@@ -363,7 +363,7 @@ fn hand_over(net: &Net, key: &PrivateKey, rosters: [&[u8]; 2], consequence: impl
     let client = Client::with(net, &profile);
     let honest = Answers::default();
     let welcome = Welcome { features: ROSTER, ..honest.welcome.clone() };
-    // One after the other, because of rosters that arrive together only the latest counts.
+    // Hands the rosters over one after the other. If they arrived together, only the latest would count.
     for roster in rosters {
         let lying = LyingExit::lying(
             net,

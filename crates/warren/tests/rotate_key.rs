@@ -196,7 +196,7 @@ fn clients_take_the_next_key_over_by_themselves_and_the_old_one_stays_until_all_
     exit.warren.run("exit rotate-key --retire").ok();
     assert_eq!(exit.status().0["old_public_key"], Value::Null);
 
-    // Killed at once, and started with the profile of before.
+    // The client is killed at once, and started again with its old profile.
     client.signal(Signal::KILL);
     client.up();
     tablet.down();
@@ -258,7 +258,7 @@ fn a_profile_with_other_keys_forgets_what_was_learnt() {
     exit.warren.run("exit rotate-key").ok();
     exit.warren.run("exit rotate-key --retire").ok();
     client.down();
-    // As after a theft: the owner writes the keys anew, and only these count.
+    // As after a theft: the owner writes other keys into the profile, and from then on only these count.
     let stranger = PrivateKey::generate().unwrap().public().to_string();
     client.warren.write("home.toml", 0o600, &profile.clone().with_exit("public_key", stranger).text());
     let refused = client.warren.run("up home --timeout 5s");

@@ -191,7 +191,7 @@ fn wait_for_the_hold_to_go(net: &Net) {
     });
 }
 
-/// Fills the registry and keeps the clients in it.
+/// Fills the registry. Clients that are already in it stay.
 fn enrol_many(exit: &Exit<'_>) {
     let mut text = exit.export();
     for number in 1..CLIENTS {

@@ -193,7 +193,7 @@ fn the_page_changes_a_client_and_the_audit_log_says_who_did_what_by_page_and_com
     let file = exit.warren.state("exit/audit.log");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 
-    // A change while no exit runs is in it as well, and a restart keeps all of it.
+    // The audit log also has changes that were made while no exit ran, and a restart keeps all entries.
     exit.stop(Signal::TERM);
     exit.warren.run("exit client disable tower").ok();
     exit.run();
@@ -290,7 +290,7 @@ fn any_name_that_is_typed_becomes_a_harmless_one_and_no_other_is_taken() {
                 .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte)),
             "{name}"
         );
-        // What the page derives is taken, and nothing else.
+        // The exit accepts only the name that the page derives from the text, not the text itself.
         refused(&exit, "/api/invite", &json!({ "name": hostile, "hours": 1 }));
         refused(&exit, "/api/rename", &json!({ "name": "annas-phone", "to": hostile }));
     }
@@ -414,7 +414,7 @@ fn a_browser_works_the_page_by_mouse_by_keyboard_and_on_a_phone() {
     }
 }
 
-/// As many clients as the page must be quick with.
+/// The number of clients with which the page must still be quick.
 const MANY: usize = 1_000;
 
 /// Enrols clients that never connect.

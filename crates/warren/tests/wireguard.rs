@@ -59,7 +59,7 @@ fn wireguard_go_reaches_the_internet_through_the_exit_over_both_versions() {
     assert!(phone.pings(Net::INTERNET_V4) && phone.pings(Net::INTERNET_V6));
 
     let status = exit.status();
-    // What its system says on its own link is not taken for an attack.
+    // Packets that the phone's system sends on its own link do not count as an attack.
     assert!(phone.sh("ip -6 address show").contains("inet6 fe80::"));
     let of = |reason| status.drop("tun", reason);
     assert!(of("spoofed_source") == 0 && of("link_local") > 0, "{status:?}");
@@ -78,7 +78,7 @@ fn wireguard_go_reaches_the_internet_through_the_exit_over_both_versions() {
     let json: serde_json::Value =
         serde_json::from_str(&exit.warren.run("exit client show phone --json").ok()).unwrap();
     assert!(json["sent_bytes"].as_u64().unwrap() > 40_000_000, "{json}");
-    // Many packets for each system call, both ways: it has the offloads.
+    // Each system call carries many packets, both ways, so WireGuard clients get the offloads.
     let (writes, packets) = status.writes_and_packets();
     assert!(packets > writes, "{packets} packets in {writes} writes");
     let sends = status.0.pointer("/occupancy/segments_per_send").unwrap().as_array().unwrap();
@@ -249,13 +249,13 @@ fn twenty_peers_of_a_wireguard_server_are_imported_and_connect_with_their_old_fi
     });
     for phone in &phones {
         assert!(phone.pings(Net::INTERNET_V4) && phone.pings(Net::INTERNET_V6));
-        // A large packet: the files have the MTU of WireGuard, and the exit's is smaller.
+        // Large packets pass too, although the files have WireGuard's MTU and the exit's is smaller.
         assert_eq!(
             phone.sh("curl -sS --max-time 20 http://203.0.113.2/bytes/300000 | wc -c").trim(),
             "300000"
         );
     }
-    // Again it changes nothing.
+    // A second import changes nothing.
     let again = exit.warren.run(&format!("exit import wireguard {}", path.display())).ok();
     assert!(
         again.starts_with("20 clients are enrolled already") && again.contains("Nothing was changed"),
@@ -280,7 +280,7 @@ fn a_client_is_upgraded_to_warren_and_its_wireguard_key_is_refused_from_then_on(
     let old = WireGuardGo::up(&net.client, &file);
     assert!(old.pings(Net::INTERNET_V4));
     let host = net.second_client();
-    // Any profile of this exit, with the new key.
+    // The upgraded client uses any profile of this exit, with the new key.
     let profile = exit.enrol("other");
     let private = exit.warren.run("keygen").ok();
     let public = exit.warren.public_key(private.trim());
@@ -310,7 +310,7 @@ fn an_invitation_turns_a_wireguard_client_into_a_warren_client_with_all_that_it_
 
     let invited = exit.warren.run("exit invite laptop");
     assert!(invited.stderr.contains("laptop is a WireGuard client"), "{invited:?}");
-    // Setting something else does not withdraw it.
+    // Another change to the client does not withdraw the invitation.
     exit.warren.run("exit client set laptop --rate-limit 60mbit").ok();
     let host = net.second_client();
     let laptop = Client::bare(&host);
@@ -366,7 +366,7 @@ fn a_configuration_that_cannot_work_before_a_restart_says_so() {
     exit.run();
     let control = exit.warren.run("exit client add tablet --wireguard");
     assert!(control.succeeded() && !control.stderr.contains("restart"), "{control:?}");
-    // A forward of a client without a profile, twice.
+    // Adds the same forward twice, for a client that has no profile.
     let forward = exit.warren.run("exit client forward add phone tcp/8080 --to 80").ok();
     assert!(
         forward.contains("its own firewall alone decides") && !forward.contains("[forwards]"),
@@ -387,7 +387,7 @@ fn a_configuration_that_cannot_work_before_a_restart_says_so() {
 fn a_client_with_a_key_of_its_own_keeps_its_private_key() {
     let Some(net) = wireguard_go::net() else { return };
     let exit = exit_with_wireguard(&net);
-    // One that is no point on Ed25519's curve, as every second key of WireGuard.
+    // A key that is not a point on Ed25519's curve. Half of all WireGuard keys are not.
     let is_warrens =
         |key: &PrivateKey| key.public().to_string().parse::<warren_quic::key::PublicKey>().is_ok();
     let key = (1..).map(|number| PrivateKey::new([number; 32])).find(|key| !is_warrens(key)).unwrap();

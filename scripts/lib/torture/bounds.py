@@ -219,7 +219,7 @@ ROWS = [
         "bounds",
         "R5",
         "the path stalls for 5 s under 10,000 packets/s of 1,200 bytes on four connections",
-        "+4 MiB beyond the connections' buffers; at most 1 % of 20,000 packets after the stall older than 1 s",
+        "+4 MiB beyond the connections' buffers; of 20,000 packets after the stall, at most 1 % are older than 1 s",
         0.2,
         end_to_end("stalled_path::a_path_that_stands_still_for_five_seconds_fills_no_memory_and_delivers_nothing_old"),
     ),

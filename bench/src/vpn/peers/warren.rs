@@ -117,7 +117,8 @@ impl Exit {
         let knows_forwards = exit.warren(&["exit", "client", "forward", "list"]).is_ok();
         let forwards = start.installed.peer.setting(FORWARDS).unwrap_or("0");
         let forwards: u16 = forwards.parse().context("forwards=N needs a number")?;
-        // To clients that are never there, because one client has at most 64. Their addresses are fixed, so the rules exist.
+        // The forwards go to other clients, which never connect, because one client has at most 64. Their addresses are
+        // fixed, so the rules exist.
         for number in 0..forwards {
             let (name, at) = (format!("other-{}", number / 50), 100 + number / 50);
             if number % 50 == 0 {

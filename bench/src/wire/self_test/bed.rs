@@ -34,7 +34,7 @@ impl Bed {
         }
         let wire = Wire::start(&Ends { client: &client, exit: &exit, device: DEVICE }, 1_500, seed)?;
         for (host, address, station) in hosts {
-            // The neighbours below need stations that are known.
+            // The fixed neighbours below need known hardware addresses.
             host.ip(&format!("link set {DEVICE} address {station}"))?;
             host.ip(&format!("address add {address}/24 dev {DEVICE}"))?;
         }

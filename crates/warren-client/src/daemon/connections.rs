@@ -89,7 +89,7 @@ pub(super) enum Closed {
 pub(super) enum Winner {
     /// The winner becomes connection 0, for which the session is waiting.
     Awaited,
-    /// The winner leads to the exit in use by another way: every connection moves to that way.
+    /// The winner reaches the exit in use at another address. Every connection moves to that address.
     OtherWay,
     /// The winner leads to another exit, where a new session begins.
     OtherExit,
@@ -188,8 +188,8 @@ impl Connections {
         }
     }
 
-    /// Orders a connection for the session, or for a race. If a connection of the session could not be opened, returns that as its
-    /// end.
+    /// Orders a connection for the session, or for a race. If a connection of the session could not be opened, returns this failure
+    /// as the end of the connection.
     ///
     /// # Errors
     /// When this process may not mark its sockets, so that no connection can ever be opened.

@@ -131,8 +131,8 @@ impl ExitNews {
         // A learnt key is used even if it cannot be stored, because the session has vouched for it.
         if let Err(error) = self.helper.keep_exit_keys(exits).await {
             tracing::warn!(
-                "a new key of an exit could not be kept beyond a restart: {error:#}; check the state directory and its disk, or write the \
-                 key into the profile"
+                "a new key of an exit could not be saved, and will be lost at a restart: {error:#}; check the state directory and its disk, \
+                 or write the key into the profile"
             );
         }
     }

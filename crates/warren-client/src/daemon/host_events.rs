@@ -47,7 +47,7 @@ impl Daemon {
     pub(super) async fn goes_without(&mut self, error: &anyhow::Error) {
         let sentence = format!("{error:#}");
         if let Err(error) = self.give_session_up(&sentence).await {
-            tracing::debug!("cannot close the host yet, and tries again at the next check: {error:#}");
+            tracing::debug!("cannot close the host yet; the next check tries again: {error:#}");
         }
         self.host.not_applied(sentence.clone());
         self.host.note_trouble(&mut self.health, Some(sentence));
@@ -145,7 +145,9 @@ impl Daemon {
         let now = Instant::now();
         let Some(network) = self.on_demand.resting() else { return Ok(()) };
         match by_user {
-            true => tracing::info!("the tunnel goes on, on the trusted network {network}"),
+            true => tracing::info!(
+                "bringing the tunnel up on the trusted network {network}, as `warren up` asked"
+            ),
             false => tracing::info!("this host has left the trusted network {network}; connecting again"),
         }
         let profile = &self.settings.profile;

@@ -239,7 +239,7 @@ impl HostUpkeep {
 
     /// Blocks the tunnel's traffic on a host that has no tunnel, because every exit has refused.
     async fn close(&mut self, worker: &WorkerHandle) -> anyhow::Result<()> {
-        if let Some(queues) = self.setup.close().await.context("this host is open")? {
+        if let Some(queues) = self.setup.close().await.context("cannot block the tunnel's traffic")? {
             self.put_off_look();
             worker.open_device(queues, &Forwarding::Client).await;
         }

@@ -81,7 +81,8 @@ pub(super) fn random_part(of: Duration) -> Duration {
     of * u32::from(u16::from_ne_bytes(bytes)) / u32::from(u16::MAX)
 }
 
-/// A part of the time between the two measurements that make a client move, so that clients which measure at once move apart.
+/// A random part of the time between the two measurements that make a client move. Clients that measure at the same
+/// moment thus move at different ones.
 pub(super) fn spread_confirmation() -> Duration {
     random_part(Duration::from_secs(10))
 }

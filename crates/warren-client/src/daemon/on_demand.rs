@@ -1,7 +1,7 @@
 //! Decides when the tunnel rests on a trusted network, and when it goes on.
 //!
-//! [`OnDemand`] decides and does nothing itself. A tunnel goes on at once when the network is not known to be trusted, and
-//! rests only on a network that has been steady for a while, longer after each change of mind.
+//! [`OnDemand`] decides and does nothing itself. A tunnel goes on at once when the network is not known to be trusted. It
+//! rests only on a network that has been steady for a while. This time grows with each change of mind.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(super) enum Decision {
 pub(super) enum Seen<'a> {
     /// A trusted network. `is_confirmed`: its router has answered lately.
     Trusted { name: &'a str, is_confirmed: bool },
-    /// A network that is not trusted, or none.
+    /// A network that is not trusted, or no network.
     Other,
 }
 
@@ -124,7 +124,8 @@ impl OnDemand {
             return Decision::GoOn;
         }
         if !is_confirmed {
-            // The entry may be left from another network with the same addresses. The router is being asked.
+            // The router's entry may be left over from another network with the same addresses. The router is being
+            // asked.
             self.steady = None;
             self.look_at = Some(now + LOOK_FOR_ANSWER);
             return Decision::Stay;
@@ -255,7 +256,7 @@ mod tests {
             assert_eq!(one.look_due(), None);
             assert_eq!(one.decide(now, Seen::Other), Decision::Stay);
             assert_eq!(one.look_due(), None);
-            // A reload brings some.
+            // A reload adds a trusted network.
             one.follow(&["home 192.168.1.0/24 4c:11:bf:00:00:01".parse().unwrap()], now);
             assert_eq!(one.look_due(), Some(now));
         }

@@ -216,7 +216,7 @@ pub(super) fn leased(welcome: &SessionGrant) -> Vec<IpAddr> {
 }
 
 fn new_machine(config: &mut ClientConfig) -> ClientSession {
-    // The exits of a fleet know by this which session is the newest.
+    // This tells the exits of a fleet which session is the newest.
     config.claim += 1;
     ClientSession::new(config.clone(), entropy::source())
 }

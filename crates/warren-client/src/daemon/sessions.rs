@@ -138,8 +138,8 @@ impl Sessions {
     /// Goes on with another exit that may accept this client, because the exit in use refuses it for good. Returns false if there
     /// is no other exit.
     pub(super) fn goes_on_elsewhere(&mut self, stop: &Stop) -> bool {
-        // A session that a newer one with the same key has replaced is final at every exit: otherwise two hosts with one key would
-        // take the session from each other in turn.
+        // If a newer session with the same key has replaced this one, the client tries no other exit. Otherwise two hosts with one
+        // key would take the session from each other in turn.
         let is_final = matches!(stop, Stop::Requested | Stop::Goodbye(Goodbye::Replaced));
         if is_final || !self.connections.exits.refused(stop.clone()) {
             return false;
@@ -165,7 +165,7 @@ impl Sessions {
     pub(super) async fn end_flows(&self) {
         if let Err(error) = warren_host::connections::end(&self.pair.in_use.leased()) {
             tracing::warn!(
-                "connections through the tunnel could not be ended and may go on outside it: {error}; restart the programs that have them"
+                "connections through the tunnel could not be ended and may continue outside it: {error}; restart the programs that use them"
             );
         }
         // A worker that answers has read those packets. A worker that hangs never answers, hence the bound.

@@ -23,7 +23,7 @@ pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr], is_guarde
             "servers = [] in [dns] of the profile sets no resolver"
         }
         Servers::Listed(_) => {
-            "the resolvers in [dns] of the profile are of an IP version that the exit does not give"
+            "the resolvers in [dns] of the profile are of an IP version for which the exit assigns no address"
         }
     };
     Some(format!(
@@ -61,7 +61,7 @@ pub(super) fn without_resolver_of(
             "set servers in [dns] of the profile and run `warren reload`",
         ),
         Servers::Listed(_) => (
-            "the resolvers in [dns] of the profile are of an IP version that the exit does not give",
+            "the resolvers in [dns] of the profile are of an IP version for which the exit assigns no address",
             "list others and run `warren reload`",
         ),
     };

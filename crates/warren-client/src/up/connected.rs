@@ -9,7 +9,7 @@ pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<
     let client = status.and_then(|status| status.client.as_ref());
     if let Some(network) = client.and_then(|client| client.resting.as_ref()) {
         return format!(
-            "{profile} is resting on the trusted network {network}; `warren up {profile}` as root connects all the same"
+            "{profile} is resting on the trusted network {network}; `warren up {profile}` as root connects anyway"
         );
     }
     let is_choice = |client: &&ClientStatus| {

@@ -24,7 +24,7 @@ use crate::wording::describe;
 /// The first word of the file.
 const NAME: &str = "warren-clients";
 
-/// The newest format's number. The second word is that of the oldest version that can read the file.
+/// The newest format. The second word of the file is the oldest format that can hold its rows.
 const FORMAT: u32 = 2;
 
 /// The format of a file without WireGuard clients and without forwards, which earlier versions read too.
@@ -126,7 +126,7 @@ impl ClientStore {
         self.refuse_if_edited()?;
         let whole = || all().chain(changes.iter().cloned());
         let file = match open_plain_to_write(&self.path) {
-            // A deleted file is written anew.
+            // A deleted file is written again.
             Err(error) if is_missing(&self.path, &error) => return self.replace(whole()),
             opened => opened.map_err(|error| unwritten(&self.path, &describe(&error)))?,
         };

@@ -83,7 +83,7 @@ pub struct ConnectionStatus {
 pub enum ControllerStatus {
     /// The rate doubles each round trip until there is a queue.
     Starting,
-    /// The rate follows what the path carries with a short queue.
+    /// The rate follows what the path carries, and the queue stays short.
     ShortQueue,
     /// The rate is a little lower for a moment, to find out whether this connection causes the queue or the loss.
     Probing,

@@ -78,7 +78,7 @@ pub struct FleetStatus {
     pub roster_bytes: usize,
     /// Every exit of the fleet, by name.
     pub exits: Vec<FleetExitStatus>,
-    /// Seconds that the answers to requests took since the start, and their number, by operation: `enrol`, `invite`, `change` or
+    /// How many seconds all answers took since the start, and the number of answers, by operation: `enrol`, `invite`, `change` or
     /// `remove`.
     #[serde(default)]
     pub operations: BTreeMap<String, (f64, u64)>,

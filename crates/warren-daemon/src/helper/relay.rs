@@ -148,7 +148,7 @@ fn keep_log(channel: &OwnedFd) {
         if closed.is_ok()
             && let Ok(log) = connect_to_journal()
         {
-            // This fails only once the daemon has ended. Then the log has no writer any more.
+            // This fails only once the daemon has ended. The log then has no writer.
             let sent = send_descriptor(channel.as_fd(), log.as_fd());
             if logging::write_to(log.into()).and(sent).is_err() {
                 return;

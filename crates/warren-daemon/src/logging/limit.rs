@@ -14,7 +14,7 @@ use super::standard_error::StandardError;
 
 /// Lines that a place may write at once after a long silence.
 const BURST: u32 = 100;
-/// How often it may write after that.
+/// Interval at which it may write further lines.
 const EVERY: Duration = Duration::from_millis(500);
 
 /// Standard error with a limited number of lines for each place in the code. Debug and trace lines are not limited:

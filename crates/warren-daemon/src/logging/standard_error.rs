@@ -39,7 +39,7 @@ struct Kept {
 
 impl Kept {
     fn write(&mut self, line: &[u8], log: &mut impl Write) -> io::Result<usize> {
-        // While lines are kept, new ones are kept after them, so that the order stays.
+        // If earlier lines are kept, new lines are kept behind them. This preserves the order.
         if self.lines.is_empty() {
             match log.write(line) {
                 Err(error) if is_lost(&error) => {}

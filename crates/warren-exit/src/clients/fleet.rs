@@ -152,7 +152,7 @@ impl Clients {
     pub(crate) fn refuse_in_fleet(&self, what: &str) -> anyhow::Result<()> {
         if self.fleet.is_some() {
             anyhow::bail!(
-                "{what} is for an exit without a fleet; add and change clients with `warren exit client`, which all exits of the fleet follow"
+                "{what} is for an exit without a fleet; add and change clients with `warren exit client`, which applies to all exits of the fleet"
             );
         }
         Ok(())
@@ -246,11 +246,11 @@ pub(crate) fn look_again_at(awaited: &Awaited) -> Instant {
 }
 
 /// The message for an operator when the store did not answer a change in time.
-const UNKNOWN: &str = "the fleet's store did not answer in time, and may make the change all the same; look with `warren exit client list` before you try again";
+const UNKNOWN: &str = "the fleet's store did not answer in time, but may still make the change; look with `warren exit client list` before you try again";
 
 fn away(reason: &str) -> String {
     format!(
-        "the fleet's store does not answer ({reason}); nothing was changed. Removing and disabling clients works nevertheless, and reaches the other exits when the store is back"
+        "the fleet's store does not answer ({reason}); nothing was changed. You can still remove and disable clients; this reaches the other exits when the store is back"
     )
 }
 

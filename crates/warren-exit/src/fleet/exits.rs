@@ -84,7 +84,7 @@ mod tests {
             assert!(behind(&exits, "late", 2 * turn) <= 2, "turn {turn}");
         }
         assert_eq!((behind(&exits, "still", 98), behind(&exits, "gone", 98)), (98, 0));
-        // It catches up, and heartbeats alone put nobody behind.
+        // The exit that stood still catches up. Heartbeats alone put no exit behind.
         for turn in 0..50_i64 {
             exits.take(at(100), 149, vec![exit("late", 149 + turn, true), exit("still", 149, true)]);
             assert_eq!((behind(&exits, "late", 200), behind(&exits, "still", 200)), (0, 0));

@@ -47,7 +47,7 @@ pub(super) struct FleetFile {
     written: Kept,
     /// The copy is at least at this revision, whatever the link says.
     floor: i64,
-    /// While the store answers, the written time of its answer is at most this old.
+    /// While the store answers, the file's time of its latest answer is at most this old.
     lag: Duration,
 }
 

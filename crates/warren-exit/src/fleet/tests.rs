@@ -139,7 +139,7 @@ fn a_change_is_in_force_once_the_store_has_it() {
     exit.hear(FleetMessage::Answer { id: requests[0].0, outcome: stored(2) }).unwrap();
     assert!(exit.has(ALICE));
     assert!(exit.said().contains(&ExitMessage::Applied { revision: 2 }));
-    // It is on disk soon, and then an exit without any link knows it.
+    // The change is soon on disk. Then the exit knows it after a restart, even without a link.
     exit.fleet.handle_timeout(Instant::now() + COPY_WITHIN, &mut exit.store, &mut exit.sessions);
     assert!(exit.restart().has(ALICE));
 }
@@ -213,7 +213,7 @@ fn requests_without_an_answer_are_unavailable_once_when_the_link_is_lost() {
     assert!(matches!(exit.fleet.verdict(id), Verdict::Given(Outcome::Unavailable)));
     exit.fleet.lose("again", &mut exit.sessions);
     assert_eq!(exit.fleet.counts.unavailable, 2, "each once");
-    // What is in force is sent again on the next link, and the proposal is not.
+    // On the next link, the exit sends again what is in force, but not the proposal.
     exit.connect();
     exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
     exit.hear(FleetMessage::Whole { revision: 1, rows: rows(), is_last: true }).unwrap();
@@ -252,7 +252,7 @@ fn a_link_that_answers_nothing_is_given_up_before_its_requests_fill_the_memory()
     for number in 0..requests::MOST_OPEN as u64 {
         exit.fleet.requests.asked(StoreRequestId(1_000_000 + number), Vec::new(), now);
     }
-    // Also those that were given up, because their answers could still come.
+    // Requests that were given up count too, because their answers could still come.
     exit.fleet.requests.give_up(now + Duration::from_secs(4));
     assert!(exit.fleet.link.is_some());
     exit.add("carol", PublicKey([3; 32]));
@@ -352,7 +352,7 @@ fn a_stale_exit_sends_clients_away_and_takes_them_again_when_it_follows_the_stor
     exit.hear(FleetMessage::Whole { revision: 2, rows: rows(), is_last: true }).unwrap();
     exit.fleet.serve(at(3), &mut exit.sessions);
     assert_eq!(state(&exit), ExitState::Serving);
-    // An operator drains it from another exit, and ends that.
+    // An operator drains the exit from another exit, and then stops the draining.
     exit.hear(FleetMessage::Drain { on: true }).unwrap();
     exit.fleet.serve(at(3), &mut exit.sessions);
     assert_eq!(state(&exit), ExitState::Draining);

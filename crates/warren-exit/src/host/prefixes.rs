@@ -30,8 +30,8 @@ enum Addresses {
     /// At least one has never been found out. Any network may contain it.
     Unknown,
     Known(Vec<IpAddr>),
-    /// The helper's last list was empty. These are the addresses before it. Another program may be rewriting the file, so they
-    /// count until the next look.
+    /// The helper's last list was empty. These are the addresses of the list before. Another program may be rewriting the file,
+    /// so they count until the next look.
     Emptied(Vec<IpAddr>),
 }
 
@@ -86,10 +86,10 @@ impl Addresses {
     }
 }
 
-/// A network that is not routed to its client, because this host has a permanent address in it, or needs something in it that is
-/// elsewhere. Otherwise any exit of a fleet could divert the traffic between all others and their neighbours, or cut them off
-/// from the store. Networks that a router advertises do not count: anybody on the link can send an advertisement, and would get
-/// what belongs to the client.
+/// A network that is not routed to its client, because this host has a permanent address in it, or must reach an address in it
+/// that is not behind the client. Otherwise any exit of a fleet could divert the traffic between all others and their neighbours,
+/// or cut them off from the store. Networks that a router advertises do not count: anybody on the link can send an advertisement,
+/// and would get what belongs to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Withheld {
     client: String,
@@ -164,7 +164,7 @@ mod tests {
         for (number, prefix) in (1..).zip(prefixes) {
             let mut client = Client::new(format!("c{number}"), PublicKey([number; 32]), UNIX_EPOCH);
             client.prefixes = vec![prefix.parse().unwrap()];
-            // They overlap, so each is alone.
+            // The prefixes overlap, so each is in a registry of its own.
             let mut alone = ClientRegistry::new();
             alone.add(client).unwrap();
             let needed = Needed::default();

@@ -89,9 +89,9 @@ impl ServicePorts {
         Ok(HostPorts::new(own_ports(config), own?, published?.ports))
     }
 
-    /// Starts or finishes a check. Keeps other ports than before if the exit's rules give away a port that two checks in a row
-    /// found in use. One check is not enough: a query to a resolver holds its socket only briefly, and each change of the rules
-    /// resets the counters of dropped packets.
+    /// Starts or finishes a check. Changes the kept ports only if clients' traffic could otherwise get a port that two checks in
+    /// a row found in use. One check is not enough: a query to a resolver holds its socket only briefly, and each change of the
+    /// rules resets the counters of dropped packets.
     pub(super) async fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
         if self.listing.is_none() && now >= self.due {
             self.due = now + EVERY;

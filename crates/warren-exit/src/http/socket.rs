@@ -41,7 +41,7 @@ impl Socket {
             } else if kind == ErrorKind::AddrNotAvailable {
                 "this host has no such address; choose one that `ip address` shows"
             } else if kind == ErrorKind::PermissionDenied {
-                "the exit has given up ports below 1024; choose one above"
+                "the exit has given up its right to ports below 1024; choose a higher port"
             } else {
                 "choose another address"
             };

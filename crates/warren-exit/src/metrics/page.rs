@@ -60,7 +60,7 @@ const TOTALS: [(&str, &str); 32] = [
     ("repairs_sent", "Datagrams sent again because the path lost them."),
     ("fragments_sent", "Fragments among the datagrams sent."),
     ("fragments_received", "Fragments among the datagrams received."),
-    ("queued_packets", "Packets that wait for a connection now."),
+    ("queued_packets", "Packets that are waiting for a connection now."),
     ("assemblies_pending", "Packets of which some fragments are missing now."),
     ("quic_datagrams_sent", "Datagrams as QUIC counts them on the wire, sent."),
     ("quic_datagrams_received", "Datagrams as QUIC counts them on the wire, received."),
@@ -118,11 +118,11 @@ impl MetricsPage {
         families.gauge("warren_sessions", "Clients that have a session.", connected)?;
         families.gauge(
             "warren_connections",
-            "QUIC connections, strangers' too.",
+            "QUIC connections, including strangers'.",
             status.connections.len(),
         )?;
         let queued: usize = status.connections.iter().map(|connection| connection.queue_bytes).sum();
-        families.gauge("warren_queued_bytes", "Bytes that wait for a connection now.", queued)
+        families.gauge("warren_queued_bytes", "Bytes that are waiting for a connection now.", queued)
     }
 
     fn write_events(&self, families: &mut Families<'_>) -> fmt::Result {
@@ -186,7 +186,7 @@ impl MetricsPage {
         });
         families.counters(
             "warren_drops",
-            "Packets, or datagrams in QUIC and on their way to it, that were dropped.",
+            "Dropped packets, and dropped datagrams in QUIC or on their way to it.",
             drops,
         )?;
         let places: Vec<(f64, u64)> = snapshot
@@ -341,7 +341,7 @@ fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Fami
     })?;
     counter(
         "warren_client_rate_limited_packets",
-        "Packets of both directions that its limit dropped.",
+        "Packets in both directions that the client's rate limit dropped.",
         |client| client.rate_limited_packets,
     )?;
     let mut gauge = |name: &str, help: &str, of: fn(&ClientFigures) -> Option<f64>| {
@@ -354,10 +354,10 @@ fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Fami
     })?;
     gauge(
         "warren_client_rate_limit_bits",
-        "Bits a second that the client may send, and receive.",
+        "Bits per second that the client may send, and may receive.",
         |client| client.rate_limit.map(|rate| rate.bits_per_second() as f64),
     )?;
-    gauge("warren_client_queued_bytes", "Bytes that wait for the client now.", |client| {
+    gauge("warren_client_queued_bytes", "Bytes that are waiting for the client now.", |client| {
         Some(client.queued_bytes as f64)
     })?;
     gauge("warren_client_round_trip_seconds", "Round-trip time of its fastest connection.", |client| {

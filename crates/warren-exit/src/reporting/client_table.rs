@@ -147,7 +147,7 @@ fn rank(seen: &Observations<'_>, sort: Sort, client: &Client, sessions: &Session
         Sort::Rate => {
             let rates = session.and_then(|(session, _)| sessions.rates.get(&session));
             let bits = rates.map(|rates| rates.bits_per_second_out + rates.bits_per_second_in);
-            // A rate is never negative, and then its bits are in the order of its values (IEEE 754).
+            // A rate is never negative, so its bits have the same order as its values (IEEE 754).
             u64::MAX - bits.unwrap_or_default().to_bits()
         }
         Sort::Traffic => {

@@ -127,9 +127,9 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
         }
         Err(error) => Err(error),
     };
-    let count = begun.context("the fleet has begun and is not complete; run this again")?;
+    let count = begun.context("the fleet was begun, but is not complete; run this again")?;
     reached("configuration written");
-    // If that fails, the first heartbeat of any link ends the beginning.
+    // If this fails, the leftover key does no harm: after the first heartbeat of any link, `init` no longer begins the fleet again.
     let _ = client.delete(keys.beginning(), None).await;
     print(&format!(
         "Fleet {:?} has begun with {}. {} is written.\nNext: put `[fleet]` with `name = \"{}\"` into exit.toml, \

@@ -144,8 +144,8 @@ async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
     };
     let has_joined = has_joined(&config, &earlier).await.with_context(|| {
         format!(
-            "an earlier `warren fleet join` with another ticket was ended, and it is not known whether that one has made this host the exit \
-             {} of fleet {:?}; run this again when its store answers, or delete {} to give it up",
+            "an earlier `warren fleet join` with another ticket was interrupted, and may have made this host the exit {} of fleet {:?}; run \
+             this again when its store answers, or delete {} to give it up",
             config.exit,
             config.fleet,
             earlier.pending().display()

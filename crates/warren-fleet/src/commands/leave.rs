@@ -1,8 +1,8 @@
 //! `warren fleet leave`: the exit keeps its clients, and nothing is shared any more.
 //!
-//! The command may be killed at any moment and run again. It writes the clients into a file, takes the exit out of the fleet, and then
-//! gives `fleet.toml` another name. From then on it needs neither the store nor the copy. It removes the copy and the credentials.
-//! A file contains what it has to say at the end.
+//! The command may be killed at any moment and run again. It writes the clients into a file, takes the exit out of the
+//! fleet, and then gives `fleet.toml` another name. From then on it needs neither the store nor the copy. It removes the
+//! copy and the credentials. Another file keeps the message for the end.
 
 use std::path::{Path, PathBuf};
 
@@ -142,7 +142,7 @@ async fn clients_of(
     };
     if are_written {
         tracing::warn!(
-            "the store cannot be used: {error:#}; the file with the clients stays as it was written before"
+            "the store cannot be used: {error:#}; the clients are in the file that an earlier run wrote"
         );
         return Ok((None, None));
     }

@@ -134,7 +134,7 @@ pub(crate) async fn publish(
             }
         }
         None if signed.content().fleet.as_str() != fleet.config.fleet => bail!(
-            "the roster is of fleet {:?}, and the store of {:?}; sign it with --fleet {}",
+            "the roster belongs to fleet {:?}, but the store to {:?}; sign it with --fleet {}",
             signed.content().fleet.as_str(),
             fleet.config.fleet,
             fleet.config.fleet

@@ -92,7 +92,7 @@ pub(crate) async fn recover(
     };
     let age = Age::of(copy.meta.epoch, fleet.meta.epoch);
     let found = state_of(&mut fleet, &position, arguments.force).await?;
-    // Epochs only grow.
+    // Epochs only grow, so a store with an earlier epoch than the copy was set back.
     let was_set_back = found == State::Intact && age == Age::Later;
     let state = if was_set_back { State::Restored } else { found };
     let mut rosters: Vec<_> = contents.others.roster().into_iter().collect();
@@ -362,7 +362,7 @@ mod tests {
             Meta { epoch: 4, recoveries, ..stored }
         };
         let after = ended(of(1, Vec::new()), of(2, vec![first]), 700);
-        // What the links of the store's own epoch know is compared with the store as it was.
+        // Links of the store's own epoch compare their copies with the store as it was.
         let unknown = Recovery { epoch: 2, revision: i64::MIN, store: 700 };
         assert_eq!([1, 2].map(|epoch| after.recovery_since(epoch)), [Some(first), Some(unknown)]);
 

@@ -206,7 +206,7 @@ pub(crate) async fn rotate_key(
         if !stored.is_stored {
             store(&mut fleet, &stored, old).await?;
         }
-        return print(&format!("The fleet key is {signer} already, in {new_file}. {}", summary(old)));
+        return print(&format!("The fleet key is already {signer}, in {new_file}. {}", summary(old)));
     }
     if old_key.public() != signer {
         bail!("{old_file} does not contain the key that signed the roster, {signer}; name that key's file");
@@ -224,7 +224,7 @@ pub(crate) async fn rotate_key(
         format!("the fleet key may not be changed yet; run this again, and {new_file} is used")
     })?;
     reached("key changed");
-    print(&format!("The fleet key is {} now, in {new_file}. {}", new_key.public(), summary(&signed)))
+    print(&format!("The fleet key is now {}, in {new_file}. {}", new_key.public(), summary(&signed)))
 }
 
 pub(super) fn summary(signed: &SignedRoster) -> String {

@@ -30,8 +30,8 @@ const MARK: &str = "warrenfleet1:";
 pub(crate) struct TicketArguments {
     /// The new exit's name in the fleet.
     exit: String,
-    /// The new exit's certificate for the store. Its common name must be warren-FLEET-NAME. Without one, the exit gets a password, if
-    /// the store asks this exit for no certificate.
+    /// The new exit's certificate for the store. Its common name must be warren-FLEET-NAME. Without a certificate, the exit
+    /// gets a password. This works only if the store does not ask this exit for a certificate.
     #[arg(long, value_name = "FILE", requires = "key")]
     certificate: Option<PathBuf>,
     /// The certificate's private key.
@@ -254,8 +254,8 @@ fn identity_for(
     let name = common_name(&certificate).with_context(|| format!("{path} has no certificate"))?;
     if name != user {
         bail!(
-            "the certificate {path} is that of {name:?}, and whoever has the ticket would be that user of the store; give one whose \
-             common name is {user}"
+            "the certificate {path} belongs to the etcd user {name:?}, and anyone with the ticket could act as that user; give a \
+             certificate whose common name is {user}"
         );
     }
     if own.identity.as_ref().is_some_and(|(_, own)| *own == key) {
@@ -288,7 +288,7 @@ async fn make_user(
     match (StoreOptions { user, ..arguments.admin.options(fleet)? }).connect_any().await {
         Err(error) if format!("{error:#}").contains("authentication is not enabled") => {
             tracing::warn!(
-                "the store checks no users: whoever reaches it may change everything; make its user root and run `etcdctl auth enable`"
+                "the store does not check users: anyone who reaches it may change everything; create its user root and run `etcdctl auth enable`"
             );
             Ok(None)
         }

@@ -740,7 +740,8 @@ fn the_later_session_has_the_record() {
         (batch.operations.len(), lost.len())
     };
 
-    // The client has moved to the other exit (2) and has stayed here after all (3). The store hears of the move last.
+    // The client has moved to the other exit (2), and then has stayed here after all (3). The store hears of the move
+    // last.
     sessions.open(key(1), (vec![1], 1), start);
     assert_eq!(writes(&mut sessions), (1, 0));
     sessions.open(key(1), (vec![1], 3), start);
@@ -751,7 +752,7 @@ fn the_later_session_has_the_record() {
     let said = sessions.record(&me, key(1), 9, record(4));
     let elsewhere = FleetMessage::Elsewhere { key: key(1), nonce: vec![1], claim: 4, exit: other.clone() };
     assert_eq!(said, Some(elsewhere));
-    // The link begins anew, and the exit names all of its sessions. This one goes on for a while only.
+    // The link starts again, and the exit names all of its sessions. This one lasts only for a while longer.
     sessions.open(key(1), (vec![1], 3), start);
     assert_eq!(writes(&mut sessions), (0, 1), "the client is not thrown off the other exit");
 }
@@ -777,7 +778,7 @@ fn changes_are_written_again() {
     let (second, _) = sessions.batch(&me, &keys, start);
     assert_eq!(claim_in(&second, key(1)), Some(3));
     assert_eq!(claim_in(&second, key(2)), None, "the control: this one has not changed");
-    // A session of the same process that has replaced the one that is over.
+    // A session of the same process replaces the one that is over.
     sessions.close(key(1), vec![1]);
     sessions.open(key(1), (vec![1], 3), start);
     sessions.stored(&second, start);
@@ -873,7 +874,7 @@ fn a_row_that_cannot_be_read_is_kept_as_it_was_and_can_be_changed() {
     for index in [0, 1] {
         assert_eq!(world.client(index, 1), Some(client(1, 1, 1)), "exit {index}");
     }
-    // Either of them changes it. A third one removes the other client.
+    // Exit 1 changes the client, and exit 2 removes the other client.
     let disabled = Client { disabled: true, ..client(1, 1, 1) };
     world.propose(1, vec![disabled.clone().into()]);
     world.take(&Step::Remove { exit: 2, key: 2 });
@@ -913,7 +914,7 @@ fn an_exit_whose_value_cannot_be_read_stays_in_the_fleet() {
     let damaged = |index, revision| Pair::new(name(index), "{", revision);
     let kept = |link: &Link| read(&keys, None, &link.pairs()).members;
     let [own, known] = [1, 2].map(|index: u8| (exit(index.into()), Some(member(index))));
-    // Nobody has ever read what the store says of exit 3.
+    // The value of exit 3 could never be read.
     let expected: BTreeMap<_, _> = [own, known, (exit(3), Some(Member::default()))].into();
     link.whole(5, &[pair(1, 1), pair(2, 2), damaged(3, 3)]);
     assert_eq!(kept(&link), expected);

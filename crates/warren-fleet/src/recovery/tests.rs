@@ -216,7 +216,7 @@ fn a_copy_of_a_later_epoch_is_newer_than_all_that_the_store_has() {
     bring_back(&rows(&[(200, renamed.clone().into())]), &mut stored, basis, &mut 9000);
     assert_eq!(stored.client(key(1)), Some(&renamed));
     assert!(!stored.has(RowId::Invitation(token(1))), "an invitation that was withdrawn is open again");
-    // A store that has lost everything has no epoch, and takes all.
+    // A store that has lost everything has epoch 0, and takes everything.
     assert_eq!([Age::of(3, 0), Age::of(3, 3)], [Age::Same; 2]);
 }
 
@@ -310,8 +310,8 @@ proptest! {
         }
     }
 
-    /// This holds no matter which copy an operator recovers with, and in which order the links come. What any copy calls removed is
-    /// out. What the newest copy has is there. Nothing is enabled or open that was not.
+    /// This holds no matter with which copy an operator recovers, and in which order the links connect. Whatever any copy
+    /// lists as removed is out. Whatever the newest copy has is there. Nothing is enabled or open that was not before.
     #[test]
     fn all_copies_together_lose_nothing_and_let_nobody_in(
         acts in proptest::collection::vec(act(), 1..40),

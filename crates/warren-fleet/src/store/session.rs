@@ -216,7 +216,7 @@ async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) 
     let Some(position) = &setup.position else { return Ok(()) };
     let (keys, beside) = (&setup.keys, &setup.beside_rows);
     let basis = Basis::of_link(position, meta, found);
-    // If this copy has no news, the store was recovered with all that it knows, and the exit was not put back.
+    // If this copy has no news, the recovery knew everything that the copy knows, and it did not put the exit back.
     let may_return = beside.is_member && basis.has_news();
     if !found.is_member && !may_return {
         return Err(Ended::Refused(Mismatch::Removed));

@@ -1,10 +1,10 @@
 //! Checks a recorded history.
 //!
-//! etcd gives each transaction a revision, and so names an order of all operations. The checker need not search for an order, as
-//! checkers of linearizability do that know only the answers. It verifies this one: each operation took place between its question
-//! and its answer (`check_order`), did what was answered (`check_answers`), and was allowed by the state that it met (`State::write`).
-//! Together that is linearizability of the whole registry, and not only of each key. Exits read their own copy, which may be late;
-//! how late is checked for removals (`check_removals`).
+//! etcd gives each transaction a revision, which orders all operations. So the checker need not search for an order,
+//! unlike linearizability checkers that know only the answers. It verifies this order: each operation took place between
+//! its question and its answer (`check_order`), did what was answered (`check_answers`), and was allowed in the state
+//! that it met (`State::write`). Together this is linearizability of the whole registry, and not only of each key. Exits
+//! read their own copies, which may be late. For removals, `check_removals` checks how late they are.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::{Display, Formatter};
@@ -65,7 +65,7 @@ impl Display for Figures {
 /// Checks everything.
 ///
 /// # Errors
-/// The first thing that must not be.
+/// The first violation.
 pub(crate) fn check(run: &Run, epochs: &[Epoch]) -> Result<Figures, String> {
     let mut figures = Figures::default();
     let mut state = State::default();
@@ -86,7 +86,7 @@ pub(crate) fn check(run: &Run, epochs: &[Epoch]) -> Result<Figures, String> {
     Ok(figures)
 }
 
-/// The store, as its log makes it.
+/// The state of the store according to its log.
 #[derive(Default)]
 struct State {
     /// Rows by key.
@@ -94,13 +94,13 @@ struct State {
     claims: BTreeMap<String, Vec<u8>>,
     names: HashMap<String, String>,
     addresses: HashMap<std::net::IpAddr, String>,
-    /// What holds for good, also over a restore: the key of each used token, and removed keys.
+    /// Facts that outlast even a restore: the key that used each token, and removed keys.
     used: HashMap<String, PublicKey>,
     removed: HashSet<PublicKey>,
     /// The revisions at which clients came and went in this epoch.
     came: HashMap<PublicKey, i64>,
     went: HashMap<PublicKey, i64>,
-    /// Every client that there ever was, as it came.
+    /// Every client that ever existed, as it was when it came.
     ever: HashMap<PublicKey, Client>,
 }
 
@@ -120,9 +120,9 @@ impl State {
         Ok(())
     }
 
-    /// Makes the writes of a revision, which must be allowed.
+    /// Applies the writes of a revision, which must be allowed.
     fn write(&mut self, revision: i64, writes: &Writes) -> Result<(), String> {
-        // What a revision gives up may be claimed in the same revision.
+        // Names and addresses that a revision gives up may be claimed in the same revision.
         for (key, value) in writes {
             if let Some(RowChange::Client { key: client, client: Some(was) }) = self.rows.get(key) {
                 self.names.remove(&was.name);
@@ -193,7 +193,7 @@ impl State {
         Ok(())
     }
 
-    /// Each name and address is claimed by the client that has it, and nothing else is claimed.
+    /// Checks that each name and address is claimed by the client that has it, and that nothing else is claimed.
     fn check_claims(&self) -> Result<(), String> {
         let mut wanted = BTreeSet::new();
         for row in self.rows.values() {
@@ -230,7 +230,7 @@ impl Tried {
         Self { enrolments: enrolments.collect(), removals: removals.collect() }
     }
 
-    /// Nothing comes or goes by itself.
+    /// Checks that no client was enrolled and no key was removed unless an exit asked for that.
     fn explain(&self, state: &State) -> Result<(), String> {
         let is_ours = |client: &Client| {
             self.enrolments.contains(&client.public_key) || client.name.starts_with("level")
@@ -245,7 +245,7 @@ impl Tried {
     }
 }
 
-/// What was answered has happened, and nothing else.
+/// Checks that each answer is true: what was acknowledged is stored, and what was refused is not.
 fn check_answers(done: &[Done], state: &State, figures: &mut Figures) -> Result<(), String> {
     figures.operations += done.len();
     for done in done {
@@ -285,7 +285,7 @@ fn check_answers(done: &[Done], state: &State, figures: &mut Figures) -> Result<
     Ok(())
 }
 
-/// What was asked after an answer comes later in the store, too.
+/// Checks that an operation that began after an answer also comes later in the store.
 fn check_order(done: &[Done], state: &State) -> Result<(), String> {
     let mut answers: Vec<(Instant, i64)> = done
         .iter()
@@ -331,7 +331,7 @@ fn check_order(done: &[Done], state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// Every exit has what the store has.
+/// Checks that every exit has the same rows as the store.
 fn check_exits(run: &Run, state: &State) -> Result<(), String> {
     let rows: BTreeMap<RowId, RowChange> = state.rows.values().map(|row| (row.id(), row.clone())).collect();
     let fleet = run.fleet.read().unwrap();
@@ -348,7 +348,7 @@ fn check_exits(run: &Run, state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// No exit lets a removed client in later than two seconds after the answer. A fault holds it up for its own time.
+/// Checks that no exit admits a removed client later than two seconds after the answer. A fault extends this time.
 fn check_removals(run: &Run, epochs: &[Epoch], figures: &mut Figures) -> Result<(), String> {
     let allowances = run.allowances.lock().unwrap();
     let fleet = run.fleet.read().unwrap();

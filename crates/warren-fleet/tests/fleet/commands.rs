@@ -77,7 +77,7 @@ fn a_ticket_has_only_the_new_exits_credentials_and_they_end_with_it() {
     let fleet = Secure::start();
     let a = &fleet.first.directory;
     let at = |name: &str| fleet.directory.path().join(name);
-    // Whoever has a ticket must not become the exit that made it.
+    // The holder of a ticket must not be able to pose as the exit that made it.
     assert!(fleet_fails(a, &["ticket", "b"]).contains("whose common name is warren-fleet-b"));
     let (root, root_key) = fleet.store.certificate("root");
     let [root, root_key] = [root, root_key].map(|path| path.display().to_string());
@@ -113,14 +113,15 @@ fn remove_takes_the_user_of_an_exit_that_has_not_joined_or_says_that_it_cannot()
     assert!(fleet_ok(a, &["remove", "b"]).contains("b is not in the fleet"));
     assert!(!fleet.opens("b"));
 
-    // The user of an exit that joined may not remove users. It says so, and an exit whose user may do it does.
+    // The etcd user of an exit that joined may not remove users. The command says so, and an exit whose user has that
+    // right removes the user.
     let ticket = fleet.ticket("e");
     fleet_ok(&at("e"), &["join", ticket.trim()]);
     let refused = fleet_fails(&at("e"), &["remove", "c"]);
     assert!(refused.contains("may still exist"), "{refused}");
     wait_for("its user is removed", Duration::from_secs(30), || (!fleet.opens("c")).then_some(()));
     assert!(fleet.opens("d"), "the control");
-    // So it is with an exit that leaves.
+    // The same happens with an exit that leaves.
     let left = at("left.toml").display().to_string();
     let said = fleet_ok(&at("e"), &["leave", "--clients", &left]);
     assert!(said.contains("is removed within ten seconds"), "{said}");
@@ -189,7 +190,7 @@ fn a_beginning_that_failed_halfway_is_begun_again_and_a_fleet_that_lives_is_not(
     let refused = fails(&at("a"), "a");
     assert!(refused.contains("run this again"), "{refused}");
     std::fs::remove_file(at("a").join("config")).unwrap();
-    // Nobody else completes it.
+    // No other exit completes it.
     clients(&at("x"), &["xaver"]);
     assert!(fails(&at("x"), "x").contains("has a fleet \"fleet\" already"));
     // Anna was removed meanwhile.
@@ -215,7 +216,7 @@ fn a_fleet_key_that_was_made_by_an_attempt_that_failed_is_used_by_the_next_one()
     };
     sign("roster", &old);
     fleet_ok(a, &["publish", &path("roster")]);
-    // The attempt has made the key, and the store did not take the roster.
+    // As if an attempt had made the key, and the store had not taken the roster.
     sign("other", &new);
     let rotate =
         |from: &str, to: &str| ["rotate-key", "--fleet-key", from, "--new-key", to].map(str::to_owned);
@@ -239,7 +240,7 @@ fn leaving_a_fleet_touches_no_other_one_of_the_same_name() {
     let mut fleet = three_exits();
     fleet.exits[0].store(&[client("anna", key(1)).into()]);
     wait_for("she is known", Duration::from_secs(5), || fleet.exits[1].client(key(1)).map(drop));
-    // It writes down what it has.
+    // The link saves its copy when it stops.
     fleet.exits[1].stop_link("TERM");
     let meta = fleet.store.etcdctl_ok(&["get", "/warren/fleet/meta", "--print-value-only"]);
     let mut meta: serde_json::Value = serde_json::from_str(meta.trim()).unwrap();

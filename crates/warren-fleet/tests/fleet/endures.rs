@@ -30,9 +30,9 @@ fn a_slow_store_delays_an_enrolment_by_at_most_three_seconds_or_says_so() {
             stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
         }
         println!("{slow:?} slower: {stored} of 8 stored, the longest took {longest:?}");
-        // The control: how slow the way is shows.
+        // The control: the delay of the path shows in the times.
         assert!(longest >= slow && stored >= 6, "{longest:?}");
-        // Nobody else waits.
+        // The other exits do not wait.
         let since = Instant::now();
         a.store(&[client(&format!("other{slow:?}"), number_key(9_000 + usize::from(slow.is_zero()))).into()]);
         assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
@@ -51,7 +51,7 @@ fn a_clock_that_is_an_hour_wrong_is_noticed_at_its_exit_and_at_no_other() {
             is_near(seen.own_clock_offset_ms).then_some(())
         });
         for exit in [a, b] {
-            // They show it to their operators, and their own clocks are right.
+            // The other exits show the wrong clock to their operators, and know that their own clocks are right.
             exit.wait_within("the others see it", Duration::from_secs(10), |seen| {
                 let wrong = seen.exits.iter().find(|exit| exit.exit.as_str() == "c")?;
                 (is_near(wrong.clock_offset_ms) && seen.own_clock_offset_ms.abs() < 5_000).then_some(())

@@ -1,4 +1,4 @@
-//! What goes wrong while exits work.
+//! Faults that occur while exits work.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -29,16 +29,17 @@ pub(crate) enum Fault {
     Restore,
 }
 
-/// How long a cut or a stop takes.
+/// How long a cut or a stop lasts.
 const FAULT: Duration = Duration::from_millis(3_000);
 
-/// How long nothing goes wrong after a fault.
+/// Pause before each fault, and after the last one.
 const CALM: Duration = Duration::from_millis(2_500);
 
-/// What a removal may take longer after a fault of one link: the pause before it connects again, and two seconds.
+/// How long after the end of one link's fault a removal may still be late: the pause before the link connects again, and
+/// two seconds.
 const AFTER_A_CUT: Duration = Duration::from_millis(4_500);
 
-/// What a removal may take that meets the leader's fault.
+/// How long after the end of the leader's fault a removal may still be late.
 const AFTER_A_LEADER: Duration = Duration::from_millis(5_000);
 
 pub(crate) struct Faults<'a> {
@@ -50,13 +51,13 @@ pub(crate) struct Faults<'a> {
 }
 
 impl<'a> Faults<'a> {
-    /// Call it before anybody works.
+    /// Call it before any operation begins.
     pub(crate) fn new(run: &'a Run, ways: Ways) -> Result<Self, String> {
         let log = StoreLog::begin(&run.fleet.read().unwrap().store)?;
         Ok(Self { run, ways, epochs: Vec::new(), log, levels: 0 })
     }
 
-    /// Makes each fault once, and goes on until there were enough operations. Returns what the store has done.
+    /// Makes each fault once, and goes on until there were enough operations. Returns everything that happened, by epoch.
     #[allow(clippy::readonly_write_lock, reason = "it keeps all others from working")]
     pub(crate) fn disturb(mut self, operations: usize, faults: &[Fault]) -> Result<Vec<Epoch>, Failed> {
         for round in 0.. {
@@ -72,7 +73,7 @@ impl<'a> Faults<'a> {
             }
         }
         std::thread::sleep(CALM);
-        // Nobody works any more while this lock is taken.
+        // No operation begins while this lock is held.
         let run = self.run;
         let fleet = run.fleet.write().unwrap();
         self.run.is_over.store(true, Ordering::SeqCst);
@@ -125,7 +126,7 @@ impl<'a> Faults<'a> {
     fn kill_leader(&self) {
         let leader = self.run.fleet.read().unwrap().store.leader();
         let from = Instant::now();
-        // Nobody works while this lock is taken, which is for as long as it takes to kill or start a process.
+        // No operation begins while this lock is held. It is held only as long as it takes to kill or start a process.
         self.run.fleet.write().unwrap().store.stop_member(leader);
         std::thread::sleep(FAULT);
         self.run.fleet.write().unwrap().store.start_member(leader);
@@ -169,7 +170,7 @@ impl<'a> Faults<'a> {
         for exit in &fleet.exits {
             exit.wait("the backup is noticed", |seen| is_refused(&seen.store).then_some(()));
         }
-        // As an operator does, who takes longer. The links save what they have when they notice the backup.
+        // An operator would take longer. The links save what they have when they notice the backup.
         std::thread::sleep(Duration::from_secs(1));
         fleet_ok(&fleet.exits[0].directory, &["recover"]);
         for exit in &fleet.exits {
@@ -185,7 +186,7 @@ impl<'a> Faults<'a> {
 
     /// Notes what happened up to now.
     fn end_epoch(&mut self, fleet: &Fleet) -> Result<(), Failed> {
-        // What was given up may still be on its way.
+        // Requests that were given up may still be on their way.
         std::thread::sleep(Duration::from_millis(2_600));
         self.levels += 1;
         Run::level(fleet, self.levels)?;

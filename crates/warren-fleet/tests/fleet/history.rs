@@ -36,7 +36,7 @@ pub(crate) struct Run {
     pub(crate) is_clock_wrong: [AtomicBool; 3],
 }
 
-/// Why a history is not as it must be.
+/// Why a history has failed.
 #[derive(Debug)]
 pub(crate) enum Failed {
     /// The history could not be made, so it shows nothing.
@@ -74,7 +74,7 @@ fn history(operations: usize, faults: &[Fault]) -> Result<Figures, Failed> {
     check(&run, &epochs).map_err(Failed::Found)
 }
 
-/// Ends the run, also if a fault fails. Nobody would end otherwise.
+/// Ends the run, even if a fault fails. Otherwise the threads would never end.
 struct Ending<'a>(&'a Run);
 
 impl Drop for Ending<'_> {
@@ -84,7 +84,8 @@ impl Drop for Ending<'_> {
 }
 
 impl Run {
-    /// Waits until every exit has all that was stored. This is also a check. Nobody may ask for anything meanwhile.
+    /// Waits until every exit has all that was stored, and fails if that takes too long. No operation may begin
+    /// meanwhile.
     pub(crate) fn level(fleet: &Fleet, number: usize) -> Result<(), Failed> {
         let last = number_key(50_000_000 + number);
         let since = Instant::now();
@@ -159,7 +160,7 @@ fn the_checker_finds_planted_bugs() {
     }
 }
 
-/// The most histories until a bug is found. It is up to chance whether a transaction holds late.
+/// Maximum number of histories until a bug is found. Whether a transaction holds late is a matter of chance.
 const TRIES: usize = 8;
 
 /// What the checker finds in a history with a bug.

@@ -273,7 +273,7 @@ fn a_killed_leave_is_finished_by_the_same_command() {
         let exit = format!("b{number}");
         let at = fleet.directory.path().join(&exit);
         fleet_ok(&at, &["join", fleet.ticket(&exit).trim()]);
-        // A link has been there.
+        // A link has run on this host.
         let linked = Exit::start(&at, &exit).ready();
         wait_for("it has a copy", Duration::from_secs(5), || {
             at.join("state/fleet/copy.snapshot").exists().then_some(())
@@ -286,7 +286,7 @@ fn a_killed_leave_is_finished_by_the_same_command() {
         fleet_dies(&at, step, &leave);
         let is_out = !["leaving begun", "clients written"].contains(&step);
         if is_out {
-            // Nothing opens the store any more.
+            // The exit's credentials no longer open the store.
             wait_for("its user is removed", Duration::from_secs(30), || (!fleet.opens(&exit)).then_some(()));
         }
         if !at.join("config/fleet.toml").exists() && at.join("config/fleet.toml.leaving").exists() {

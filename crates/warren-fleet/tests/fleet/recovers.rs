@@ -101,7 +101,7 @@ fn an_exit_that_is_not_in_the_backup_does_not_join_by_itself() {
     let fourth = Exit::further(&fleet.exits[0], &fleet.directory.path().join("d"), "d", &[]).ready();
     fleet.exits.push(fourth);
     fleet.exits[3].stop_link("TERM");
-    // An earlier release removes it and leaves no trace.
+    // Removes it as an earlier release did, without a trace.
     fleet.store.etcdctl_ok(&["del", "/warren/fleet/mb/d"]);
     fleet.exits[0].store(&[client("anna", key(1)).into()]);
     std::thread::sleep(Duration::from_secs(2));
@@ -180,7 +180,7 @@ fn a_recovery_with_a_copy_that_lags_loses_nothing_that_another_exit_knows() {
         wait_for("no invitation is left", Duration::from_secs(10), || invited(exit).is_empty().then_some(()));
         assert_eq!(exit.request(vec![client("anna", key(1)).into()]), Outcome::Conflict);
     }
-    // Her exit has served her all the time.
+    // The exit that knew dora has served her all the time.
     assert!(fleet.exits[1].seen(|seen| !seen.gone.contains_key(&key(4))), "dora was cut off");
     is_out(&fleet, 2, "c");
     for exit in &fleet.exits[..2] {
@@ -269,14 +269,14 @@ fn a_newer_roster_wins_in_a_recovery_and_at_the_next_signature() {
     let admit = ["admit", "a", "--fleet-key", &fleet_key, "--public-key", &own];
     assert!(fleet_ok(&a, &admit).contains("Roster 4 has a"));
 
-    // Only the exit itself has a newer one.
+    // Only the exit itself has a newer roster.
     for weight in ["4", "5", "6"] {
         sign(weight);
     }
     std::fs::create_dir_all(a.join("state/exit")).unwrap();
     std::fs::copy(&roster, a.join("state/exit/roster")).unwrap();
     assert!(fleet_ok(&a, &admit).contains("Roster 7 has a"), "the exits and clients have roster 6");
-    // The control: a roster that the store has passed is no obstacle.
+    // The control: an exit's roster that is older than the store's is no obstacle.
     assert!(fleet_ok(&a, &admit).contains("Roster 8 has a"));
     let removed = fleet_ok(&a, &["remove", "a", "--force", "--fleet-key", &fleet_key]);
     assert!(removed.contains("Roster 9 has"), "{removed}");

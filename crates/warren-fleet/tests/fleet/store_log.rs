@@ -1,4 +1,4 @@
-//! What the store has done, revision by revision, as the store itself tells it.
+//! The history of the store, revision by revision, as the store itself reports it.
 
 use std::time::Duration;
 

@@ -107,7 +107,7 @@ fn an_exit_whose_lease_has_ended_records_its_sessions_again() {
     for round in 0..3 {
         end_leases(&fleet);
         recorded(5, "all are recorded again");
-        // The control: what comes later is recorded, and moves are noticed.
+        // The control: later sessions are recorded, and moves are noticed.
         open(100 + round);
         recorded(6, "a later session is recorded");
         b.say(ExitMessage::Opened { key: number_key(100 + round), nonce: vec![2; 16], claim: 1 });
@@ -137,7 +137,7 @@ fn in_an_idle_fleet_nobody_is_behind_and_an_exit_that_does_not_apply_a_change_is
         });
     };
     nobody_is_behind(&fleet);
-    // Heartbeats go on, and the revisions of the store with them.
+    // Heartbeats go on, so the store's revision grows.
     let revision = fleet.store.revision();
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(12) {

@@ -57,7 +57,7 @@ impl Workload {
     pub(crate) fn work(&self, run: &Run, exit: usize, number: usize) {
         let mut dice = Dice { state: u64::try_from(number).unwrap() + 1, invites: number == 0 };
         loop {
-            // Whoever restores the store, or ends the run, takes this lock.
+            // The thread that restores the store, or ends the run, takes this lock for writing.
             let fleet = run.fleet.read().unwrap();
             if run.is_over.load(Ordering::SeqCst) {
                 return;
@@ -72,7 +72,7 @@ impl Workload {
             run.done.lock().unwrap().push(done);
             drop(fleet);
             if is_away {
-                // Refusals come at once while the store is away, and show little.
+                // While the store is away, refusals come at once and test little.
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
@@ -122,7 +122,7 @@ impl Workload {
                 return Some(self.enrol(token, dice));
             }
         }
-        // Few are open. One thread makes more, or all of them would.
+        // Few invitations are open. Only one thread makes more. Otherwise all threads would.
         if !dice.invites {
             return None;
         }
@@ -134,7 +134,7 @@ impl Workload {
 
     fn enrol(&self, token: u16, dice: &mut Dice) -> (What, Vec<RowChange>) {
         let key = number_key(self.keys.fetch_add(1, Ordering::SeqCst));
-        // Few names and addresses, so that they are wanted by many.
+        // There are few names and addresses, so that several clients want the same ones.
         let mut enrolled = client(&format!("client{}", dice.roll(1_000)), key);
         enrolled.leased_ipv4 = Some(
             [10, 0, u8::try_from(dice.roll(4)).unwrap(), u8::try_from(1 + dice.roll(250)).unwrap()].into(),
@@ -143,10 +143,10 @@ impl Workload {
     }
 }
 
-/// Numbers of which each seed has its own.
+/// Pseudo-random numbers. Each seed has its own sequence.
 struct Dice {
     state: u64,
-    /// Whether its thread invites.
+    /// Whether the thread makes invitations.
     invites: bool,
 }
 

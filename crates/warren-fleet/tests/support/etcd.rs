@@ -65,7 +65,7 @@ impl Store {
         (0..3).map(|index| self.url(index)).collect()
     }
 
-    /// What `--store` has.
+    /// The value of `--store`.
     pub(crate) fn urls(&self) -> String {
         (0..3).map(|index| self.url(index)).collect::<Vec<_>>().join(",")
     }
@@ -235,7 +235,7 @@ pub(crate) fn etcdctl() -> Command {
     command
 }
 
-/// What restores backups. Release 3.6 of etcd has a program of its own for it.
+/// The command that restores backups. Release 3.6 of etcd has a separate program for that.
 fn restoring() -> Command {
     let own = std::env::var_os("WARREN_ETCD").map(|directory| Path::new(&directory).join("etcdutl"));
     own.filter(|program| program.exists()).map_or_else(etcdctl, Command::new)

@@ -1,4 +1,4 @@
-//! An exit that is only its end of the link.
+//! A stand-in for an exit: it has only the exit's end of the link.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ pub(crate) struct Seen {
     pub(crate) members: Vec<std::collections::BTreeSet<std::net::IpAddr>>,
     /// When the store last answered, as the link says.
     pub(crate) answered: Option<Instant>,
-    /// Whether the exit has stopped saying what it has applied.
+    /// Whether the exit has stopped reporting what it has applied.
     hangs: bool,
     /// When the exit has lost a client.
     pub(crate) gone: HashMap<PublicKey, Instant>,
@@ -252,7 +252,7 @@ impl Exit {
             let rows = make(seen)?;
             seen.answers.insert(id, sender);
             seen.proposed.insert(id, rows.clone());
-            // Within the lock, so that what is applied later is said later.
+            // Sent while the lock is held, so that changes that are applied later are also reported later.
             self.say(ExitMessage::Request { id, rows });
             Some(())
         })?;
@@ -265,7 +265,7 @@ impl Exit {
         self.send(rows).recv_timeout(Duration::from_secs(3)).expect("no answer within 3 s").0
     }
 
-    /// Makes a request, again if the store is away or rows have changed meanwhile.
+    /// Makes a request, and repeats it if the store is away or rows have changed meanwhile.
     #[track_caller]
     pub(crate) fn store(&self, rows: &[RowChange]) -> i64 {
         let since = Instant::now();

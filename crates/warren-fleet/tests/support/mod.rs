@@ -1,4 +1,4 @@
-//! Three real etcd processes, links (`warren-fleet run`) and exits that are not real but speak as one.
+//! Three real etcd processes, links (`warren-fleet run`), and stand-ins that speak to the links as exits do.
 
 pub(crate) mod certificates;
 pub(crate) mod etcd;

@@ -1,4 +1,4 @@
-//! The way from one link to the store, which can be cut, also in one direction only, and which can be slow.
+//! The path from one link to the store. It can be slow, and it can be cut, even in only one direction.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};

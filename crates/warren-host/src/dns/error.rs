@@ -49,7 +49,7 @@ pub enum DnsError {
     /// before.
     #[error(
         "another Warren, which keeps its record in {record}, wrote {path}; take its tunnel down first with \
-         `warren --state-dir DIR down`, or write the file anew if that Warren is gone"
+         `warren --state-dir DIR down`, or rewrite the file if that Warren is gone"
     )]
     OtherWarren {
         /// The `resolv.conf`.

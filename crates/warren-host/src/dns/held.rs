@@ -244,7 +244,7 @@ impl Method {
                 let is_forwarded = plan.split.is_none() && named.iter().all(IpAddr::is_loopback);
                 is_forwarded || servers.iter().any(|server| named.contains(server))
             }
-            // Only the file's record can tell. `repair` asks it instead.
+            // Only the file's record can tell, and `repair` asks the record.
             Self::File { .. } => true,
         }
     }

@@ -153,7 +153,7 @@ struct Patience {
 }
 
 impl Patience {
-    /// How long to let the other program win now.
+    /// How long to leave the other program's change in place now.
     fn after_repair(&mut self, now: Instant) -> Duration {
         self.recent.retain(|repair| now.duration_since(*repair) < LONG_PAUSE);
         self.recent.push(now);

@@ -69,7 +69,8 @@ struct Contents {
 struct Layer {
     owner: String,
     servers: Vec<IpAddr>,
-    /// Whether the resolvers are stubs beside which the original's other settings still count. Records of earlier versions do not say.
+    /// Whether the resolvers are stubs. If so, the original's other settings stay in the file. Records of earlier versions do not
+    /// say.
     #[serde(default)]
     is_split: bool,
 }

@@ -42,7 +42,7 @@ impl Watch {
                 break;
             }
         }
-        // A replaced file is a new inode, so watch it anew.
+        // A replaced file is a new inode, so watch it again.
         self.arm();
     }
 

@@ -1,8 +1,8 @@
 //! The text of the table that puts programs inside or outside of a tunnel.
 //!
 //! A packet is recognised by the cgroup of its socket, and marked. Policy routing sends marked packets where they belong.
-//! The last chain, after all routing, drops a packet of a program inside that is about to leave by any device but the
-//! tunnel's, and one of a program outside that is about to enter the tunnel.
+//! The last chain, after all routing, drops packets on the wrong side: those of a program inside that are about to leave by
+//! any device but the tunnel's, and those of a program outside that are about to enter the tunnel.
 
 use std::net::IpAddr;
 
@@ -41,8 +41,8 @@ fn socket(group: &str) -> String {
     format!("socket cgroupv2 level {LEVEL} \"{group}\"")
 }
 
-/// The TUN device takes packets to 127.0.0.0/8 for the sake of answers to redirected queries (`route_localnet`). Those
-/// arrive with the inner address. Nothing else may.
+/// The TUN device accepts packets to 127.0.0.0/8 because of answers to redirected queries (`route_localnet`). The answers
+/// themselves arrive with the inner address, so packets to 127.0.0.0/8 are dropped.
 fn local(rules: &ExecRules) -> Vec<String> {
     rules.device.iter().map(|index| format!("iif {index} ip daddr 127.0.0.0/8 counter drop")).collect()
 }
@@ -56,7 +56,7 @@ fn arriving(rules: &ExecRules) -> Vec<String> {
     ]
 }
 
-/// A program inside is not reached from outside: the kernel itself would answer there, with packets that belong to no
+/// Drops packets from outside to a program inside. The kernel itself would answer them, with packets that belong to no
 /// socket.
 fn input(rules: &ExecRules) -> Vec<String> {
     let mut statements = vec!["iifname \"lo\" accept".into()];
@@ -157,7 +157,7 @@ fn source(rules: &ExecRules) -> Vec<String> {
     inside.chain([outside]).collect()
 }
 
-/// The one way out of a program inside. An index is never used again, so no other device can take the place of a TUN that
+/// The only way out for a program inside. An index is never used again, so no other device can take the place of a TUN that
 /// is gone.
 fn guard(rules: &ExecRules) -> Vec<String> {
     let mut statements = vec!["oifname \"lo\" accept".into()];

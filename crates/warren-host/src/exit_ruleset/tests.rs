@@ -280,7 +280,8 @@ fn clients_may_ask_the_resolvers_that_they_are_told_of_wherever_these_are_and_no
 fn what_others_forward_is_not_looked_at() {
     let with = |surroundings| ruleset(&ExitHost { surroundings, ..host() });
 
-    // Both IP versions forward for others, since before the exit or later.
+    // The host forwards both IP versions for others. It makes no difference whether it did so before the exit
+    // started.
     let others = Surroundings { forwarding: Forwarding::default(), ..surroundings(&[], None) };
     let text = with(others);
     assert!(!text.contains("jump from_neighbours"), "{text}");
@@ -352,7 +353,7 @@ fn forwarded_ports_lead_to_their_clients_and_back_and_are_no_ports_of_clients_ow
     let first = "chain to_clients {\n\tct status dnat ct direction original jump to_forwarded\n";
     assert!(text.contains(first), "{text}");
     assert!(text.contains("chain from_clients {\n\tct status dnat jump from_forwarded\n"), "{text}");
-    // The port range of clients' flows ends before or begins behind the forwarded ports.
+    // The port range of clients' flows ends before the forwarded ports or begins after them.
     assert!(text.contains("masquerade to :21010-60999"), "{text}");
 }
 

@@ -123,8 +123,8 @@ impl SeenRule {
         // Packets that begin on this host have the loopback device as their input device.
         let has_its_devices =
             self.from_device.as_ref().is_none_or(|device| device == "lo") && self.to_device.is_none();
-        // An inverted rule takes the packets that fail any of its matches, so one match that some ordinary packets
-        // fail is enough.
+        // An inverted rule takes every packet that fails at least one of its matches. So it takes ordinary packets as soon as some of
+        // them fail one match.
         if self.inverted {
             return !(has_its_mark && has_its_devices)
                 || self.picks

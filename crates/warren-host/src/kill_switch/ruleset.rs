@@ -71,9 +71,9 @@ fn queries_rules(rules: &KillSwitchRules) -> Option<Vec<String>> {
 
 /// Marks the carrier's packets as let out.
 ///
-/// Answers to packets from outside have the carrier's mark by now, so that they pass the tunnel's routes, but a
-/// connection mark of their own. They are left out: after one forged packet from an exit's address, any program's
-/// packets to that exit would be such answers.
+/// Answers to packets from outside already have the carrier's mark here, so that they bypass the tunnel's routes. They also
+/// have a connection mark of their own, by which these rules leave them out. Otherwise one forged packet from an exit's
+/// address would turn any program's packets to that exit into such answers.
 fn carrier_rules(rules: &KillSwitchRules) -> Vec<String> {
     let ends = [rules.carriers.as_slice(), &resolvers(rules)].concat();
     let carrier =
@@ -130,7 +130,7 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
     }
     let outside_by_exec = rules.exec.iter().filter_map(|exec| exec.outside);
     let_out.extend(outside_by_exec.map(|mark| format!("meta mark {mark:#x} accept")));
-    // No router forwards packets to these addresses, even after the host has moved to a network where the addresses are
+    // With a TTL of 1, no router forwards these packets, even after the host has moved to a network where the addresses are
     // elsewhere.
     let on_link = elements(&rules.on_link, Family::Ipv4);
     let_out
@@ -381,7 +381,7 @@ mod tests {
             ]
         );
         assert!(portals(&KillSwitchRules::default()).is_empty());
-        // Without a portal the mark is nobody's.
+        // Without a portal, nobody may use the mark.
         assert!(forged_rules(&KillSwitchRules::default()).contains(&"meta mark 0x5766 counter drop".into()));
     }
 

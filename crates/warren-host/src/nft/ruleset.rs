@@ -1,8 +1,8 @@
 //! The language of Warren's own rulesets. One process sends such a text to another, which parses it as a whole and loads it.
 //!
-//! nft(8) never gets the text itself but the parsed tokens, written anew. So the text can use only the part of nft's
-//! language that is listed here. It cannot name other tables, include files, or use variables or comments. Nor can it
-//! use a word that nft would look up in a file or ask a name server for.
+//! nft(8) never gets the text itself. It gets the parsed tokens, written out again. So the text can use only the part of nft's
+//! language that is listed here. It cannot name other tables, include files, or use variables or comments. Nor can it use a
+//! word that nft would look up in a file or ask a name server for.
 
 mod value;
 mod words;
@@ -295,8 +295,8 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// Reads the value with which one field, or several joined fields, are compared or to which they are set. nft would look up
-    /// any other word as a name, even one joined to a value.
+    /// Reads the value that one field, or several joined fields, are compared with or set to. nft would look up any other word
+    /// as a name, even one joined to a value.
     fn values(&mut self, kinds: &[Kind]) -> Result<(), RulesetError> {
         match (self.peek(), kinds) {
             // ARP matches have addresses of two kinds.

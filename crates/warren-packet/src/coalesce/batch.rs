@@ -42,7 +42,6 @@ impl<B> Default for Batch<B> {
 }
 
 impl<B: AsRef<[u8]>> Batch<B> {
-    /// Begins a new item.
     pub(super) fn add(
         &mut self,
         packet: B,
@@ -75,7 +74,6 @@ impl<B: AsRef<[u8]>> Batch<B> {
         std::iter::successors(Some(self.items[item].first), |index| self.packets[*index].next)
     }
 
-    /// Removes everything.
     pub(super) fn clear(&mut self) {
         self.packets.clear();
         self.items.clear();

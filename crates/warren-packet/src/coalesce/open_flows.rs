@@ -54,7 +54,6 @@ impl OpenFlows {
         self.entries.retain(|entry| (entry.flow.source, entry.flow.destination) != (source, destination));
     }
 
-    /// Closes every flow.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
     }

@@ -156,7 +156,7 @@ impl Lane {
     }
 
     /// Releases everything that is held, and skips to a number above all of it. The numbers in between do not count as given
-    /// up: the peer lies, or it has started to count anew.
+    /// up: the peer lies, or it has started to count again.
     fn leap(&mut self, number: Number, outlet: &mut Outlet<'_>) {
         if !is_planted(Bug::HeldDroppedOnJump) {
             self.release_all(outlet);

@@ -219,7 +219,7 @@ fn an_empty_queue_gives_up_its_memory_and_goes_on_as_a_new_one() {
     queue.release();
     assert_eq!(queue.packets(), 1, "it is not empty");
     assert_eq!(queue.pop(now, &mut signals).map(|packet| read(&packet)), Some((1, 0)));
-    // The flow is on a list until the next look at it.
+    // The flow stays on a list until the queue looks at it again.
     queue.release();
     for number in 1..=2 {
         queue.push(1, framed(1, number, 84, 0), now);

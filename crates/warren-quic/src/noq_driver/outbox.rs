@@ -27,7 +27,6 @@ impl Outbox {
         self.len() + BATCH <= MAX_DATAGRAMS_PER_POLL
     }
 
-    /// Returns the number of datagrams.
     pub(super) fn len(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

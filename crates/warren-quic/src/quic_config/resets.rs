@@ -13,7 +13,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 /// An ID that was not answered for this long counts as new. Every pause is shorter, so a packet at the end of a pause does not
-/// start the pauses anew.
+/// start the pauses again.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(16);
 
 /// Maximum number of remembered IDs: more than 50 per second until they are forgotten (800).
@@ -107,7 +107,7 @@ mod tests {
         for number in 0..10_000 {
             let now = start + Duration::from_millis(20 * number);
             assert!(resets.admit(&id(number), now), "{number}");
-            // And somebody who repeats one.
+            // Meanwhile, somebody repeats one ID.
             resets.admit(&ID, now);
             assert!(resets.0.len() <= MOST);
         }

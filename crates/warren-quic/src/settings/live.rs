@@ -103,7 +103,7 @@ impl CongestionChoice {
     /// Returns the chosen controller.
     pub fn get(&self) -> Congestion {
         let chosen = self.0.load(Relaxed);
-        // Only `set` and `from` write the number, so one controller always has it.
+        // Only `set` and `from` write the number, so it is always the number of a controller.
         Congestion::ALL.into_iter().find(|known| *known as u8 == chosen).unwrap_or_default()
     }
 }

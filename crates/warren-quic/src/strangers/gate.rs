@@ -52,9 +52,9 @@ impl Gate {
         }
     }
 
-    /// Whether to buffer a datagram of an unknown connection until the exit handles it. There are two kinds: an Initial that
-    /// is let in, for which a silent exit requires a proof, and a packet whose ID has the exit's tag, like a client's packets
-    /// after its Initials.
+    /// Whether to buffer a datagram of an unknown connection until the exit handles it. Two kinds are buffered. One is an
+    /// Initial that is let in, for which a silent exit requires a proof. The other is a packet whose ID has the exit's tag,
+    /// like a client's packets after its Initials.
     pub(crate) fn lets_wait(&self, from: SocketAddr, datagram: &[u8]) -> bool {
         let id = if is_long(datagram) {
             match LongHeader::read(datagram) {

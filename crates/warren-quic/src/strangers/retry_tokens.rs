@@ -47,7 +47,7 @@ impl RetryTokens {
     }
 
     fn once() -> Nonce {
-        // Each key seals one token, so a constant nonce is used once for each.
+        // Each key seals only one token, so no key is used twice with this constant nonce.
         Nonce::assume_unique_for_key([0; NONCE_LEN])
     }
 }

@@ -177,7 +177,7 @@ impl Intake {
         let dropped = line.pop(&mut self.bytes).map_or(0, |oldest| oldest.datagrams() as u64);
         if line.batches.is_empty() {
             self.lines.remove(&sender);
-            // A sender has a turn only while it has a line.
+            // A sender has a turn only while it has a queue.
             self.turns.retain(|of| *of != sender);
         }
         dropped

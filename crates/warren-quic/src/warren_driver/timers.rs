@@ -90,7 +90,7 @@ mod tests {
         assert_eq!((first, second), (Some(at(5)), Some(at(1))));
         assert_eq!(timers.due(start), None);
         assert_eq!(timers.due(at(10)), Some((2, at(1))));
-        // What it was set for first is out of date.
+        // Connection 2's first entry, for second 3, is out of date.
         assert_eq!(timers.due(at(10)), Some((2, at(3))));
         assert_eq!(timers.due(at(10)), Some((1, at(5))));
         assert_eq!(timers.due(at(10)), None);

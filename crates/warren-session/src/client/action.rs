@@ -45,7 +45,8 @@ pub enum ClientAction {
     Welcome(Box<SessionGrant>),
     /// The exit has changed the resolvers or routes of the session: make the host follow. The session continues.
     Changed(Box<SessionGrant>),
-    /// The exit has said on this connection which keys it serves, the newest first. Connections of the same session may say the same.
+    /// The exit has said on this connection which keys it serves, the newest first. It may say the same on other
+    /// connections of the session.
     ExitKeys {
         /// The connection's number in the session.
         index: u32,

@@ -13,7 +13,8 @@ pub enum AddressOwner {
     Exit,
     /// Another exit of the profile. This exit's network may use the address for something else.
     KnownExit,
-    /// A resolver that this host asks outside the tunnel. Another tunnel's resolver may have the usual inner address of an exit.
+    /// A resolver that this host asks outside the tunnel. It may belong to another tunnel, and have the inner address
+    /// that exits usually have.
     Resolver,
 }
 

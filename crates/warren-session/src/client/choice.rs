@@ -1,11 +1,13 @@
 //! Chooses among the exits of a fleet, by round-trip time, weight and load.
 //!
-//! Exits that are about as near as the nearest share the clients by chance, each in proportion to its weight and to the part of it that
-//! is free. What a client knows of loads may be hours old, and clients that lose an exit at the same moment know the same. So a lower
-//! load only makes an exit more likely: if it decided, all of them would run to one exit.
+//! Exits that are about as near as the nearest one share the clients at random, each in proportion to its weight and its
+//! free capacity. A client's knowledge of loads may be hours old, and clients that lose an exit at the same moment all
+//! know the same loads. So a lower load only makes an exit more likely. If the load alone decided, all of these clients
+//! would move to one exit.
 //!
-//! The chance is the client's [`Lot`], which follows from its inner address. Neighbouring addresses have lots that lie evenly. So a
-//! thousand clients share three exits almost exactly, where a thousand throws of dice would often leave a tenth too many at one.
+//! The client's place in this draw is its [`Lot`], which follows from its inner address. The lots of neighbouring
+//! addresses are spread evenly. A thousand clients therefore share three exits almost exactly, while random numbers would
+//! often give one exit a tenth too many.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -94,11 +96,12 @@ impl Lot {
             u64::from_be_bytes([a, b, c, d, e, f, g, h])
         };
         let number = ipv4.map(|address| u32::from(address).into()).or(ipv6.map(of_ipv6))?;
-        // Multiples of the golden ratio lie evenly on the line, however many follow one another (Knuth, volume 3, section 6.4).
+        // Consecutive multiples of the golden ratio spread evenly over the line, however many there are (Knuth, volume 3,
+        // section 6.4).
         Some(Self(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    /// The lot of a client that has had no address yet, from a random number.
+    /// Returns the lot of a client that has never had an address, from a random number.
     pub fn random(number: u64) -> Self {
         Self(number)
     }
@@ -111,8 +114,8 @@ impl Lot {
         for (place, part) in parts {
             let end = u128::from(*part) << 64;
             if point < end {
-                // The lot's place within this part, stretched to a whole line. So the clients that drew this exit spread
-                // evenly in the next draw.
+                // Stretches the lot's place within this part to a whole line, so that the clients that drew this exit
+                // spread evenly in the next draw.
                 let rest = u64::try_from(point / u128::from(*part)).unwrap_or_default();
                 // The stretched line has fewer points, so its last digits are filled up. Otherwise the lots of a long list
                 // would all end at one point.

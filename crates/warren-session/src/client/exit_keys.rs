@@ -96,8 +96,8 @@ impl ExitKeys {
         self.learnt.iter().rev().find(|learnt| !learnt.proven).map(|learnt| learnt.key)
     }
 
-    /// Handles the keys that the exit announces in a session whose connection has proven the key `by`: all its keys, the newest
-    /// first. Returns the changes.
+    /// Handles the keys that the exit announces in a session whose connection has proven the key `by`. `keys` are all
+    /// keys of the exit, the newest first. Returns the changes.
     pub fn told(&mut self, keys: &[PublicKey], by: PublicKey) -> Vec<KeyNews> {
         if !self.accepts(by) {
             return Vec::new();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any exit that can open a session: each list comes in a session with a key that is accepted.
+        /// Covers every exit that can open a session: each list arrives in a session with an accepted key.
         #[test]
         fn whatever_an_exit_says_somebody_is_accepted_and_no_retired_key(
             steps in prop::collection::vec((any::<prop::sample::Index>(), prop::collection::vec(0..6_u8, 1..3)), 0..60),

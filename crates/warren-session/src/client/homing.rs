@@ -31,7 +31,7 @@ impl Homing {
     /// Records that the client now uses the exit at this position in the profile.
     pub fn uses(&mut self, now: Instant, exit: usize) {
         if exit == 0 {
-            // A return only if the client was at another exit: `ask_at` is set while it is.
+            // This is a return only if the client was at another exit. `ask_at` is set during that time.
             self.returned = self.ask_at.take().map(|_| now);
             return;
         }

@@ -13,11 +13,11 @@ use crate::roster::FollowedFleet;
 pub struct KeptFleet {
     /// The fleet's name, for people who read the file.
     pub name: String,
-    /// The roster's serial, for people as well.
+    /// The roster's serial, also for people who read the file.
     pub serial: u64,
     /// The fleet's newest roster.
     pub roster: FollowedFleet,
-    /// The keys that the profile pinned for the exit from which the client has the fleet's key.
+    /// The keys that the profile pinned for the exit that gave the client the fleet's key.
     pub vouched_by: Vec<PublicKey>,
     /// The latest round-trip times in microseconds, by the exits' names.
     #[serde(default)]

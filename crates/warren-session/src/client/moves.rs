@@ -11,7 +11,7 @@ use crate::planted_moves::{Bug, is_planted};
 const BUILD_WITHIN: Duration = Duration::from_secs(10);
 /// How long the switch waits for the new session's other connections once one of them carries packets.
 const ATTACH_WITHIN: Duration = Duration::from_secs(1);
-/// When to try again to send an echo that could not be sent.
+/// Delay before another attempt to send an echo that could not be sent.
 const PROBE_AGAIN: Duration = Duration::from_millis(500);
 /// A session that could not be proven before the switch must carry packets within this time after the switch.
 const TRY_FOR: Duration = Duration::from_secs(3);
@@ -23,7 +23,7 @@ const KEPT_FOR: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(600);
 /// The old session is lost if none of its connections is answered for this long, while the other session is answered.
 const LOST_AFTER: Duration = Duration::from_secs(5);
-/// When to try again to leave an exit.
+/// Delay before another attempt to leave an exit.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// After a move, no move to a better exit begins within this time. After a failed move, none to the same exit does.
 const PAUSE: Duration = Duration::from_secs(600);

@@ -73,8 +73,8 @@ fn an_address_that_somebody_here_has_is_refused_and_asked_for_again() {
         assert!(actions.iter().any(is_told), "{says}: {actions:?}");
         assert!(!actions.iter().any(|action| matches!(action, Action::Welcome(_) | Action::Stopped { .. })));
     }
-    // The controls: a neighbour's address in the same network is allowed. So is the exit's own inner address if it is in use
-    // elsewhere only.
+    // The controls: a neighbour's address in the same network is allowed. So is the exit's own inner address if only another
+    // exit, or a resolver outside the tunnel, has it.
     for (address, owner) in [
         ("10.66.0.3", AddressOwner::Gateway),
         (exits, AddressOwner::KnownExit),

@@ -62,7 +62,7 @@ impl Vigil {
         match answers {
             true => *connection = None,
             false => {
-                // A repeated report does not start the time anew.
+                // A repeated report does not restart the time.
                 connection.get_or_insert(Silent { since: now, rebound: None });
             }
         }

@@ -274,7 +274,7 @@ mod tests {
             message::Welcome { routes: vec![default_route.clone(); 1_025], ..sound() },
             message::Welcome { prefixes: vec![default_route], ..sound() },
             message::Welcome { exit_keys: vec![vec![0; 31]], ..sound() },
-            // No point on the curve, and one of small order.
+            // Not a point on the curve, and a point of small order.
             message::Welcome { exit_keys: vec![vec![2; 32]], ..sound() },
             message::Welcome { exit_keys: vec![vec![0; 32]], ..sound() },
             message::Welcome { exit_keys: vec![wire_key(1), wire_key(1)], ..sound() },

@@ -214,7 +214,7 @@ impl ClientRegistry {
         Some(Redeemed { name, is_new: true })
     }
 
-    /// Gives a WireGuard client a next key of Warren, with which it connects from then on.
+    /// Gives a WireGuard client a Warren key as its next key. The client connects with that key from then on.
     fn upgrade(&mut self, old: PublicKey, key: PublicKey, invitation: Invitation) -> Option<Redeemed> {
         // By now, the client may be gone or upgraded in another way.
         let client = self.by_key(old).filter(|client| client.wireguard.is_some())?.clone();

@@ -289,11 +289,11 @@ fn an_invitation_of_a_wireguard_client_gives_that_client_a_next_key_and_nobody_e
     assert_eq!(refused, Err(RegistryError::NameTaken { name: "laptop".to_owned() }));
     registry.invite(invitation("tablet", 8), UNIX_EPOCH).unwrap();
     registry.invite(invitation("phone", 9), UNIX_EPOCH).unwrap();
-    // It follows the client to another name, and settings of the client do not withdraw it.
+    // The invitation follows the client to another name, and a change of the client's settings does not withdraw it.
     let off = ClientSettings { rate_limit: Some(RateChoice::Off), ..ClientSettings::default() };
     registry.change("phone", &ClientChange::Set(off)).unwrap();
     registry.rename("phone", "tablet").unwrap();
-    // An invitation for somebody new gives nobody the client that has its name now.
+    // The invitation for a new client named tablet does not hand over the client that has this name now.
     assert_eq!(registry.redeem(&token(8), key(5), UNIX_EPOCH), None);
 
     let redeemed = registry.redeem(&token(9), key(3), UNIX_EPOCH).unwrap();
@@ -326,14 +326,14 @@ fn an_invitation_of_a_wireguard_client_ends_with_the_client() {
     let mut registry = invited();
     registry.remove("phone", UNIX_EPOCH).unwrap();
     assert_eq!(registry.redeem(&token, key(3), UNIX_EPOCH), None);
-    // Somebody else has the name by now.
+    // Another client has the name by now.
     let mut registry = invited();
     registry.rename("phone", "tablet").unwrap();
     registry.remove("tablet", UNIX_EPOCH).unwrap();
     registry.add(client("other", 4)).unwrap();
     registry.rename("other", "phone").unwrap();
     assert_eq!(registry.redeem(&token, key(3), UNIX_EPOCH), None);
-    // The key that was enrolled goes with its client.
+    // Removing the client also shuts out the key that the invitation enrolled.
     let mut registry = invited();
     registry.redeem(&token, key(3), UNIX_EPOCH).unwrap();
     registry.remove("phone", UNIX_EPOCH).unwrap();
@@ -375,7 +375,7 @@ fn removed_keys_and_open_invitations_are_read_in_pages() {
     let removed = |after| registry.removed_after(after).map(|removed| removed.public_key).collect::<Vec<_>>();
     assert_eq!(removed(None), [key(1), key(2), key(3)]);
     assert_eq!(removed(Some(key(1))), [key(2), key(3)]);
-    // A page goes on behind a key that has been allowed meanwhile.
+    // A page can begin after a key that has been allowed meanwhile.
     assert_eq!(removed(Some(key(0))), removed(None));
     assert!(removed(Some(key(3))).is_empty());
 

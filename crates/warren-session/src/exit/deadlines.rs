@@ -21,7 +21,7 @@ pub(super) enum Deadline {
     LastSeen,
     /// Tell the store of ended sessions.
     Ends,
-    /// Send the rows again that the store has refused.
+    /// Send again the rows that the store has refused.
     Again,
 }
 

@@ -1,4 +1,5 @@
-//! What a client waits for: the store must confirm an enrolment with an invitation, and in a fleet also the client's addresses.
+//! Handles clients that wait for the store. It must confirm an enrolment with an invitation, and in a fleet also the
+//! client's addresses.
 
 use std::convert::Infallible;
 use std::time::Instant;

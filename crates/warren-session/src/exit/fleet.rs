@@ -120,8 +120,8 @@ impl ExitSessions {
     /// Restores what [`Self::unsent`] returned before a restart. Call it before anything else happens.
     pub fn resume(&mut self, unsent: Vec<UnsentRow>) {
         for UnsentRow { row, is_date, is_shut_out } in unsent {
-            // The exit may have ended after it wrote the row's name and before it wrote the row. Then nobody was told of the
-            // change.
+            // The exit may have ended after it wrote the row's name and before it wrote the row. In that case nobody was
+            // told of the change.
             if is_planted(Bug::UnsentForgotten) || !self.is_change_of_this_exit(row) {
                 continue;
             }
@@ -195,9 +195,10 @@ impl ExitSessions {
         }
     }
 
-    /// Handles the message that a client has a session at another exit, with the number `claim`. If the client process here has
-    /// opened it, the session here continues for a while, for packets on their way. It stays if it is the newer one. Otherwise
-    /// another host has taken the client's place.
+    /// Handles the message that a client has a session at another exit, with the number `claim`. If the same client
+    /// process has opened that session, the session here continues for a while, for packets that are still on their way.
+    /// If the session here is the newer one, it stays. If another process has opened the other session, another host has
+    /// taken the client's place.
     pub fn elsewhere(&mut self, now: Instant, key: PublicKey, nonce: &[u8], claim: u64) {
         let Some(session) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
         let (id, own): (_, Nonce) = (session.id, session.process.nonce);
@@ -225,7 +226,7 @@ impl ExitSessions {
     /// Records that the client keeps a session, although it has opened another one at another exit.
     pub(super) fn stays(&mut self, now: Instant, id: SessionId, claim: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        // Each connection says so, and only the first one says something new.
+        // Every connection brings this message, and only the first one is news.
         if claim <= session.process.claim || planted_moves::is_planted(planted_moves::Bug::StayIgnored) {
             return;
         }

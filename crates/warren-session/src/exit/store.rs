@@ -1,8 +1,8 @@
 //! The boundary to the store that keeps the registry: requests go out as actions, results and changes of others come in.
 //!
-//! What an operator or an invitation asks for is a **proposal**: it is in force once it is stored. What the exit does by itself
-//! (leases, dates, the change to a next key), and what shuts a client out, is in force at once and **recorded** afterwards: again
-//! and again until it is stored.
+//! A **proposal** is a change that an operator or an invitation asks for. It is in force once it is stored. Changes that
+//! the exit makes by itself (leases, dates, the change to a next key), and changes that shut a client out, are in force
+//! at once. They are **recorded** afterwards, again and again until they are stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

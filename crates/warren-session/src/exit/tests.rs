@@ -297,7 +297,7 @@ fn a_client_was_last_seen_when_its_latest_packet_came() {
     exit.sessions.timed_out(exit.now, 1);
     assert_eq!(seen(&exit), after(100), "not when the exit gave it up");
 
-    // What the client says on the control stream counts, too.
+    // Messages on the control stream count, too.
     exit.say(2, ALICE, &hello(1));
     exit.advance(40);
     exit.sessions.received(exit.now, 2, &encode(&Goodbye::ClientStopped.to_message()));

@@ -1,4 +1,4 @@
-//! What the exit tells the clients of open sessions when its operator has changed it: resolvers, routes, and the exit's keys.
+//! Tells the clients of open sessions what the exit's operator has changed: resolvers, routes, and the exit's keys.
 
 use std::net::IpAddr;
 use std::time::Instant;

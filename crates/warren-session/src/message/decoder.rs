@@ -95,7 +95,7 @@ impl MessageDecoder {
     }
 
     fn fail(&mut self, error: MessageError) -> MessageError {
-        // A new vector rather than a cleared one: the stream needs the memory no longer.
+        // A new vector rather than a cleared one: the stream no longer needs the memory.
         self.buffer = Vec::new();
         self.read = 0;
         self.failed = Some(error);

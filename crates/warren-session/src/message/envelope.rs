@@ -25,7 +25,7 @@ pub enum Message {
     Enrol(Enrol),
     /// Exit to client: the key is enrolled.
     Enrolled(Enrolled),
-    /// Exit to client: what `Welcome` said has changed.
+    /// Exit to client: changes of values that `Welcome` gave.
     Update(Update),
     /// Exit to client: the newest roster of the exit's fleet.
     Roster(Roster),

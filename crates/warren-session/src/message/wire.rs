@@ -133,7 +133,7 @@ pub struct Welcome {
     pub exit_keys: Vec<Vec<u8>>,
 }
 
-/// What an open session's `Welcome` said has changed.
+/// Changes values that the `Welcome` of an open session gave.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Update {
     /// Larger than in every earlier `Update` of the session.

@@ -28,7 +28,7 @@ pub(super) struct Range {
     next: u128,
     given_back: BTreeSet<u128>,
     taken: BTreeMap<u128, PublicKey>,
-    /// Addresses that are about to become a client's.
+    /// Addresses that are about to be given to a client.
     promised: BTreeSet<u128>,
     /// The keys with sticky leases that are offline, and since when.
     away: BTreeSet<(SystemTime, PublicKey)>,
@@ -122,7 +122,7 @@ impl Range {
         }
     }
 
-    /// Sets whether an address is about to become a client's. While it is, it is not free.
+    /// Sets whether an address is about to be given to a client. Meanwhile, it is not free.
     pub(super) fn promise(&mut self, number: u128, is_promised: bool) {
         if is_promised {
             self.promised.insert(number);

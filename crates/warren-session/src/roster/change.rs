@@ -15,7 +15,7 @@ use super::signed::SignedRoster;
 pub enum RosterChange {
     /// Admits an exit, or replaces the one of the same name.
     Admit(RosterExit),
-    /// Removes an exit. Clients no longer believe its key.
+    /// Removes an exit. Clients no longer accept its key.
     Remove {
         /// The exit's name.
         name: String,
@@ -98,8 +98,8 @@ pub fn change(
     sign(roster, key)
 }
 
-/// Signs the next roster of a fleet with a new fleet key, to which the old one hands over. Clients that know the old key accept the new
-/// one from then on, and the old one no longer.
+/// Signs the next roster of a fleet with a new fleet key, to which the old one hands over. Clients that know the old key
+/// then accept the new one instead.
 ///
 /// # Errors
 ///
@@ -116,7 +116,7 @@ pub fn rotate(
         return Err(ChangeError::UsedKey);
     }
     roster.handovers.push(Handover::sign(&roster.fleet, old_key, signer));
-    // Clients that have missed more changes must learn the fleet anew from an exit that they pin.
+    // Clients that have missed more changes must learn the fleet again from an exit that they pin.
     let too_many = roster.handovers.len().saturating_sub(MAX_HANDOVERS);
     roster.handovers.drain(..too_many);
     roster.signer = signer;

@@ -209,7 +209,7 @@ fn a_handover_counts_only_in_its_fleet_and_by_its_signature() {
     let sound = SignedRoster::sign(&roster, &new).unwrap();
     let mut followed = FollowedFleet::begin(fleet(&old, 1));
     assert!(matches!(followed.take(sound.as_bytes()), Err(RosterRefusal::OtherSigner { .. })));
-    // The signer must be in the chain, and the chain must hang together.
+    // The signer must be in the chain, and the chain must have no gap.
     roster.signer = old.public();
     assert_eq!(SignedRoster::sign(&roster, &old), Err(RosterError::Handovers));
 }

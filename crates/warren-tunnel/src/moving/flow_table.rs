@@ -158,7 +158,7 @@ mod tests {
         assert!(later.len() > SLOTS / 3, "{}", later.len());
         assert!(others.iter().all(|number| table.seen(&flow(*number)) == Some(1)));
         assert!(later.iter().all(|number| table.seen(&flow(*number)) == Some(20_000)));
-        // All of them have been silent for long.
+        // All of these flows have been silent for long.
         assert!(taken(3 * all, 20_000 + IDLE).len() > SLOTS * 9 / 10);
     }
 

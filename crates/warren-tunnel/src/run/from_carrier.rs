@@ -315,7 +315,7 @@ impl Worker {
             && let Some(pump) = self.pumps.get_mut(slot)
             && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
         {
-            // On this side, too, packets in the other direction should fit into one datagram.
+            // This side's packets of the flow should fit into one datagram, too.
             let mut clamped = BytesMut::from(packet.as_ref());
             clamp_mss(&mut clamped, flags.partial_checksum(), largest);
             packet = clamped.freeze();
@@ -353,7 +353,7 @@ impl Worker {
 fn session_of(pump: &Pump, device: Option<&Device>, sessions: &Sessions) -> Option<SessionId> {
     let is_client = || device.is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
     let attached = pump.attached.map(|(session, _)| session);
-    // Otherwise, at an exit with one session left, a detached connection would deliver the datagrams that it holds as that
-    // session's.
+    // Otherwise, at an exit with one session left, a detached connection would deliver the datagrams that it holds as if they
+    // were that session's.
     attached.or_else(|| sessions.only().filter(|_| is_client()))
 }

@@ -60,7 +60,7 @@ impl Worker {
                         return true;
                     }
                 }
-                // A single bad read says nothing about the next, unless the device is gone.
+                // After one bad read, the next may succeed, unless the device is gone.
                 Poll::Ready(Err(error)) if device.failed_reads < FAILED_READS && may_pass(&error) => {
                     device.failed_reads += 1;
                     // A failed read counts as one packet, so that the sums of docs/counters.md hold.

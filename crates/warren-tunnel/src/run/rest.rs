@@ -15,7 +15,7 @@ const ONE_WAY_REST: Duration = Duration::from_micros(500);
 /// The long rest is used only if at most this many packets arrived since the worker last ran out of work. A default
 /// socket buffer holds about ninety packets of 1,200 bytes.
 const FEW: u64 = 32;
-/// Work is frequent if it ends at most this long after the work before it, a short rest between them included.
+/// Work is frequent if it ends at most this long after the work before it. This includes a short rest between them.
 const FREQUENT: Duration = Duration::from_micros(400);
 /// Packets count as bulk if their mean size is at least this many bytes. Smaller ones are requests and answers, or come
 /// so fast that a worker has no time to rest.
@@ -67,8 +67,8 @@ mod tests {
 
     const PIECES: u32 = 100;
 
-    /// The rests that are due after pieces of work, `apart` from each other. Each brings this many packets of this many bytes, and answers
-    /// leave.
+    /// Returns the rests that are due after pieces of work that are `apart` from each other. Each piece brings `packets` packets
+    /// of `bytes` bytes, and `answers` answers leave.
     fn rests(apart: Duration, packets: u64, bytes: u64, answers: u64) -> Vec<Duration> {
         let start = Instant::now();
         let mut rest = Rest::new(start);

@@ -277,8 +277,8 @@ impl Worker {
 }
 
 /// The reason to count for a packet whose source is not the client's address. The client's system sends link-local
-/// traffic on every link, and so into the tunnel: from link-local addresses, and from the unspecified address before it
-/// has another. Such packets go no further. Warren's own clients send none.
+/// traffic on every link, and so into the tunnel: from link-local addresses, and from the unspecified address until the
+/// system has another one. Such packets go no further. Warren's own clients send none.
 fn of_own_link(reason: DropReason, packet: &[u8]) -> DropReason {
     let is_of_link = |source| match source {
         IpAddr::V4(source) => source.is_link_local() || source.is_unspecified(),
@@ -325,7 +325,7 @@ mod tests {
                 packet
             }
             IpAddr::V6(source) => {
-                // Without a payload and without a next header.
+                // An IPv6 header without a payload and without a next header.
                 let mut packet = vec![0x60, 0, 0, 0, 0, 0, 59, 64];
                 packet.extend(source.octets());
                 packet.extend([0x20; 16]);

@@ -129,7 +129,7 @@ pub(crate) enum Command {
     /// Open a hotel's or train's login page while the kill switch is closed, for at most five minutes.
     ///
     /// Only a browser that this command starts is let out, only as the calling user, only to TCP ports 80 and 443, and to
-    /// the network's resolver for names. The browser has a throw-away profile. Everything else stays held back. The login
+    /// the network's resolver for names. The browser has a throw-away profile. Everything else stays blocked. The login
     /// page closes with the browser, with Ctrl-C, when the tunnel is up, and when the daemon ends. docs/portal.md says more.
     #[command(
         after_help = "Examples:\n  sudo warren portal\n  sudo warren portal home -- w3m http://example.com/"
@@ -173,8 +173,9 @@ pub(crate) enum Command {
     Logs(LogsArgs),
     /// Measure the round-trip time to each exit of a profile and of its fleet, and say which one is in use.
     ///
-    /// If the exits belong to a fleet, FROM says whether an exit is from the profile or from the fleet's roster, and its name there. A
-    /// handshake with each of them takes two seconds, all at once. A running session is not touched.
+    /// If the exits belong to a fleet, FROM says whether an exit is from the profile or from the fleet's roster, and gives its name in
+    /// the roster. The command asks all exits at once, which takes about two seconds, or longer if one does not answer. A running
+    /// session is not touched.
     #[command(after_help = "Examples:\n  warren exits\n  warren exits home --json")]
     Exits(ExitsArgs),
     /// Manage a fleet: exits that share their clients. Runs `warren-fleet`, a program of its own.
@@ -185,7 +186,7 @@ pub(crate) enum Command {
         after_help = "Examples:\n  warren fleet status\n  warren fleet ticket ams2"
     )]
     Fleet(FleetArgs),
-    /// Change a setting of a running client or exit, until it ends.
+    /// Change a setting of a running client or exit, for as long as it runs.
     ///
     /// Keys: max_transmit_segments, max_transmit_datagrams, receive_batches, tun_batches, congestion. To keep a change,
     /// write it under `[transport]` in the configuration. `warren status --json` shows the values in force.

@@ -156,7 +156,7 @@ impl Typed {
         let words = words.skip_while(|word| word != "--").skip(1);
         let command = || Cli::command().ignore_errors(true);
         let matches = command().try_get_matches_from(words);
-        // Only a command line without errors that asks for help has no matches.
+        // Matches are missing only if the command line asks for help and has no errors.
         let matches = matches.unwrap_or_else(|_| command().get_matches_from(["warren"]));
         let global = GlobalArgs::from_arg_matches(&matches).and_then(|global| {
             global.directories().map_err(|_| clap::Error::new(clap::error::ErrorKind::Io))
@@ -183,7 +183,7 @@ mod tests {
 
     use crate::cli::exit_client::ClientStore as _;
 
-    /// The words that are offered for the last one of a command line.
+    /// The words that are offered for the last word of a command line.
     fn offered(names: Names, directories: &Directories, beginning: &str) -> Vec<String> {
         let matches = Cli::command().ignore_errors(true).try_get_matches_from(["warren"]);
         let typed = Typed { directories: directories.clone(), matches: matches.unwrap() };

@@ -21,8 +21,8 @@ const STOPPING: Duration = Duration::from_secs(5);
 /// The most clients that are named.
 const MOST_NAMES: usize = 20;
 
-/// Makes the exit send its clients away, and returns once the exit has ended. If clients have nowhere to go, it asks first, unless
-/// `yes` is set.
+/// Makes the exit send its clients away, and returns once the exit has ended. If clients have nowhere to go, asks the user first,
+/// unless `yes` is set.
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] when no exit runs, [`ExitCode::TimedOut`] when it does not end, [`ExitCode::Usage`] when nobody can be
@@ -72,7 +72,7 @@ fn stranded(sessions: &[SessionStatus]) -> Option<String> {
             let have = if without == 1 { "has" } else { "have" };
             format!("{without} of {} connected clients {have} nowhere to go: {names}.", sessions.len())
         }),
-        (silent > 0).then(|| format!("Not known for {silent} with an older Warren: {older}.")),
+        (silent > 0).then(|| format!("{silent} with an older Warren may have nowhere to go: {older}.")),
     ];
     let lines: Vec<String> = lines.into_iter().flatten().collect();
     if lines.is_empty() {
@@ -85,12 +85,12 @@ fn stranded(sessions: &[SessionStatus]) -> Option<String> {
 fn ask() -> anyhow::Result<()> {
     if !isatty(stdin()) {
         let sentence =
-            "nothing was changed, because nobody can be asked here; add --yes to drain all the same";
+            "nothing was changed, because there is no terminal to ask on; add --yes to drain anyway";
         return Err(Failure::new(ExitCode::Usage, sentence).into());
     }
     // Not written to standard output, which a program may read.
     let mut terminal = io::stderr();
-    write!(terminal, "Drain all the same? [y/N] ")?;
+    write!(terminal, "Drain anyway? [y/N] ")?;
     terminal.flush()?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
@@ -125,7 +125,7 @@ mod tests {
         let some = [session("laptop", Some(true)), session("phone", Some(false)), session("tablet", None)];
         let text = stranded(&some).unwrap();
         assert!(text.starts_with("1 of 3 connected clients has nowhere to go: phone.\n"), "{text}");
-        assert!(text.contains("Not known for 1 with an older Warren: tablet."), "{text}");
+        assert!(text.contains("1 with an older Warren may have nowhere to go: tablet."), "{text}");
         assert!(!text.contains("laptop"), "{text}");
     }
 

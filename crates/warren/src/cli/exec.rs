@@ -140,7 +140,8 @@ pub(super) fn profile(
     }
 }
 
-/// Returns the name of the profile whose daemon a user asks. If no daemon listens to users, fails with the sentence `none`.
+/// Returns the name of the profile whose daemon a user's command asks: the named one, or the only one that listens to
+/// users. If there is none, fails with the message in `none`.
 pub(super) fn listening_profile(
     directories: &Directories,
     argument: Option<&OsString>,

@@ -212,7 +212,7 @@ fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]
         // These clients are already enrolled, so they do not conflict with each other.
         drop(enrol(&mut registry, &client));
     }
-    // Clients with which the exit cannot start now are not this import's fault, so they must not prevent it.
+    // If the enrolled clients already keep the exit from starting, this import is not at fault and must go on.
     let could_start = check_clients(config.ipv4, config.ipv6, &registry).is_ok();
     let mut planned: Vec<NewClient> = Vec::new();
     let mut renamed = Vec::new();
@@ -239,7 +239,8 @@ fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]
                 None => error.to_string(),
             })
         })?;
-        // Checks everything else that an exit demands of its clients. This peer is the first that can violate it.
+        // Checks everything else that an exit demands of its clients. The earlier peers have passed, so a failure is
+        // due to this one.
         if could_start {
             check_clients(config.ipv4, config.ipv6, &registry).map_err(|error| refused(error.to_string()))?;
         }

@@ -233,7 +233,7 @@ fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Resul
     let written =
         create_both((&files.key, key.to_line().as_bytes()), (&files.config, setup.to_toml().as_bytes()));
     if written.is_err() && made {
-        // Fails if somebody has put a file there since, which then stays.
+        // If somebody has put a file there meanwhile, this fails and the directory stays.
         let _ = fs::remove_dir(directory);
     }
     written.map(|()| files)

@@ -1,4 +1,5 @@
-//! `warren fleet`, which is a program of its own: `warren-fleet`, with a link to the fleet's store that single exits do not need.
+//! `warren fleet`: runs the separate program `warren-fleet`. It contains the link to a fleet's store, which an exit without a
+//! fleet does not need.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write as _};
@@ -85,7 +86,7 @@ pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
         bail!("this host did not join the fleet, and no exit was set up; correct that and run this again");
     }
     serde_json::from_slice(&output.stdout).with_context(|| {
-        format!("{PROGRAM} is of another version; install the version that fits this warren")
+        format!("{PROGRAM} has another version; install the version that matches this warren")
     })
 }
 

@@ -42,7 +42,7 @@ fn refuse_overlap(prefixes: &[IpNet], own: &[IpNet], resolvers: &[IpAddr]) -> an
 /// device are left out.
 fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
     let routes: Vec<Ipv4Route> = proc_net::ipv4_routes(routes).collect();
-    // A running exit has its own inner address on its device. That address is no network of the host's.
+    // A running exit has its own inner address on its device. That address is not one of the host's networks.
     let is_inner = |address: &Ipv4Addr| {
         routes.iter().any(|route| route.device == DEVICE && route.network.contains(address))
     };
@@ -51,7 +51,7 @@ fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
     let on_link = routes.iter().filter(|route| route.gateway.is_unspecified() && route.device != DEVICE);
     let on_link = on_link
         .filter(|route| {
-            // A default route without a gateway, as over PPP, leads to no network of this host's.
+            // A default route without a gateway, as over PPP, does not lead to a network that this host is in.
             route.network.prefix_len() > 0 && locals.iter().any(|local| route.network.contains(local))
         })
         .map(|route| IpNet::V4(route.network));

@@ -319,7 +319,7 @@ mod tests {
 
         assert!(said.contains("wrote") && key_in(&profile) == key, "{said}");
         assert_eq!(files(&directory), 1, "the key stands in the profile alone");
-        // Like after a lost answer that the exit did send.
+        // As after an answer that the exit sent but this machine did not get.
         let again = Joining::prepare(&directory, &name(), &invited).unwrap();
         assert_eq!(again.key.public(), key);
         let said = again.finish(&name(), &invited).unwrap();
@@ -367,7 +367,7 @@ mod tests {
             assert!(said.contains("and its settings"), "{said}");
             assert_eq!(fs::read_to_string(&profile).unwrap().matches(MARK).count(), 1);
         }
-        // The control: settings that are asked for replace those of before.
+        // The control: settings that are asked for replace the earlier ones.
         let asked = Invited { settings: "[routes]\nlan = false\n".to_owned(), ..invited(exit, 4) };
         let said =
             Joining::prepare(directory.path(), &name(), &asked).unwrap().finish(&name(), &asked).unwrap();

@@ -73,7 +73,8 @@ fn only_log(directories: &Directories) -> Option<String> {
     with_log.next().is_none().then_some(name)
 }
 
-/// The systemd unit of a daemon. `None` for other than the usual directories, which units do not use.
+/// The systemd unit of a daemon. `None` if the runtime directory is not the usual one, which is the only one that units
+/// use, or if systemd does not run.
 fn unit_of(directories: &Directories, name: &str) -> Option<String> {
     let are_usual = directories.runtime == Path::new("/run/warren");
     let unit = if name == EXIT { "warren-exit.service".to_owned() } else { format!("warren@{name}.service") };

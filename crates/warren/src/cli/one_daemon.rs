@@ -33,7 +33,7 @@ pub(crate) async fn status_of(directories: &Directories, name: Option<&str>) -> 
     answer_of(directories, name, async |socket| ask_status(socket).await).await.map(|(_, status)| status)
 }
 
-/// Returns the same as JSON, in the daemon's own words.
+/// Returns the same status, as the JSON that the daemon wrote.
 ///
 /// # Errors
 /// As [`ask_one`].
@@ -87,7 +87,7 @@ pub(super) async fn only_running(directories: &Directories) -> anyhow::Result<St
     let all = daemon_directory::all(&directories.runtime)?;
     let mut running = Vec::new();
     for (name, directory) in &all {
-        // A member of the group warren reaches the socket, and not the lock.
+        // A member of the group warren may open the socket, but not the lock.
         let is_running = match rustix::process::geteuid().is_root() {
             true => directory.is_running()?,
             false => {

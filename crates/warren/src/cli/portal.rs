@@ -1,7 +1,7 @@
 //! `warren portal`: opens a network's login page under a closed kill switch.
 //!
-//! This process opens the way out, as root, or has the daemon do it. It starts another one in the portal's cgroup, as the
-//! user who asks ([`inside`]), which finds the page and starts the browser.
+//! This process opens the way out, as root, or has the daemon do it. It then starts a second process ([`inside`]) in the
+//! portal's cgroup, as the user who asks. The second process finds the page and starts the browser.
 
 mod browser;
 mod caller;
@@ -55,7 +55,7 @@ async fn as_root(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
     let caller = Caller::of_sudo()?;
     if caller.is_root() && arguments.command.is_empty() {
         bail!(
-            "a browser is not to run as root; run `sudo warren portal {name}` as yourself, or name a program after `--`"
+            "a browser must not run as root; run `sudo warren portal {name}` as yourself, or name a program after `--`"
         );
     }
     let directory = DaemonDirectory::new(&directories.runtime, &name);
@@ -84,14 +84,14 @@ async fn as_root(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
 }
 
 async fn as_user(directories: &Directories, arguments: &PortalArgs) -> anyhow::Result<()> {
-    let none = "no profile that runs lets users open a login page; run `sudo warren portal`, or have root set portal = \"group\" in \
+    let none = "no running profile lets users open a login page; run `sudo warren portal`, or have root set portal = \"group\" in \
                 [kill_switch] of the profile";
     let name = exec::listening_profile(directories, arguments.profile.as_ref(), none)?;
     let mut command = Command::new(own_program::program());
     command.args(inside_words(directories, &name, arguments)).kill_on_drop(true);
     let mut child = command.spawn().context("cannot start a second warren")?;
     let directory = DaemonDirectory::new(&directories.runtime, &name);
-    // The daemon closes the portal, and a user need not be able to ask it why.
+    // The daemon itself closes the portal. It is not asked why, because this user may not be allowed to ask it.
     let watched = Watched { directory: &directory, has_daemon: false, was_closed: false };
     let ended = watched.wait(&mut child, arguments.timeout).await;
     end(&mut child).await;
@@ -154,7 +154,7 @@ fn start_as(
 async fn end(child: &mut Child) {
     let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
     let Some(id) = id else { return };
-    // The process may have ended by now, or may belong to another user by its own choice.
+    // This fails if the process has ended or has changed its user meanwhile.
     let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     drop(timeout(TIME_TO_END, child.wait()).await);
 }

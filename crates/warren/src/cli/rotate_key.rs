@@ -114,7 +114,7 @@ fn refuse_while_clients_wait(directories: &Directories, waiting: &Waiting) -> an
     }
     output::note(waiting.text().trim_end());
     bail!(
-        "the old key stays, because {}; wait for them, or cut those off that know only the old key: {}",
+        "the old key stays, because {}; wait for them, or cut off those that know only the old key: {}",
         waiting.count(),
         directories.command("exit rotate-key --retire --force")
     )
@@ -164,7 +164,7 @@ async fn retire(
         }
     };
     output::print(&format!(
-        "{done} {now}\nClients that know only the old key are refused from now on. Whoever has the old key can still pose as the \
+        "{done} {now}\nClients that know only the old key are refused from now on. Anyone with the old key can still pose as the \
          exit to clients whose profiles pin it. If it was stolen, write only the new key into each profile.\n{others}",
     ))
 }

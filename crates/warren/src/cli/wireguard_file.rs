@@ -72,7 +72,7 @@ fn part<'a>(
     let (key, value) =
         content.split_once('=').ok_or("this is neither a [section] nor KEY = VALUE; correct it")?;
     let settings =
-        settings.ok_or("this stands outside any [section]; put [Interface] or [Peer] before it")?;
+        settings.ok_or("this line is outside any [section]; put [Interface] or [Peer] before it")?;
     let called = |name: &str| settings.iter().copied().find(|known| known.eq_ignore_ascii_case(name));
     let name = called(key.trim()).ok_or_else(|| {
         let lowered: Vec<String> = settings.iter().map(|known| known.to_ascii_lowercase()).collect();

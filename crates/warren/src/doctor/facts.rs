@@ -424,8 +424,8 @@ fn path_of_exit(facts: &Facts) -> Option<Path> {
     path::to_any(&hosts, egress.mtu?)
 }
 
-/// Makes a socket like a daemon's. A daemon has CAP_NET_ADMIN, to which limits do not apply outside containers. So
-/// without it, this process can't find out what a daemon gets there.
+/// Makes a socket like a daemon's. Outside containers, a daemon may exceed the limits, because it has CAP_NET_ADMIN.
+/// Without that capability, this process cannot find out what a daemon gets.
 fn socket_buffers() -> Option<(usize, usize)> {
     const WHOLE_RANGE: &str = "4294967295";
     let users = fs::read_to_string("/proc/self/uid_map").ok()?;

@@ -183,7 +183,7 @@ impl<'a> Measurement<'a> {
             before = after;
             steps.push(step);
             let carried = step.delivered.max(step.answered as f64) * 8.0 / step.seconds;
-            // Falls by at most this factor in one step, however little that step has carried.
+            // The rate falls by at most this factor in one step, however little the step has carried.
             rate = (EXCESS * carried).max(rate / EXCESS).clamp(FIRST_RATE, LARGEST_RATE);
         }
         Ok(Load { began, steps })

@@ -1,5 +1,5 @@
-//! Split DNS: names below the profile's domains are asked of the tunnel's resolver, and all others of the host's own. By the stub of the
-//! client's daemon, by the real systemd-resolved, and beside the real openresolv.
+//! Split DNS: queries for names below the profile's domains go to the tunnel's resolver, and all others to the host's own. The tests run
+//! with the stub of the client's daemon, with the real systemd-resolved, and beside the real openresolv.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -76,13 +76,13 @@ fn names_of_the_tunnel_are_asked_of_nobody_else_while_its_resolver_does_not_answ
     assert!(asks(host, "www.router.test"), "all other names are found");
     assert!(net.client_queries().udp > before.udp, "the control");
 
-    // What the stub has no room for is counted.
+    // Queries for which the stub has no room are counted.
     assert_eq!(client.status().number("/dropped_queries"), 0);
     let flood = host.enter(|| {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for _ in 0..400 {
             socket.send_to(QUERY, "127.87.97.1:53").unwrap();
-            // The socket of the stub has room for some two hundred.
+            // The stub's socket has room for about two hundred queries.
             std::thread::sleep(Duration::from_micros(200));
         }
     });
@@ -90,7 +90,7 @@ fn names_of_the_tunnel_are_asked_of_nobody_else_while_its_resolver_does_not_answ
     eventually(seconds(5), "the drops are counted", || client.status().number("/dropped_queries") >= 100);
     assert!(client.warren.run("status home").ok().contains("dns_queries"));
 
-    // What a killed daemon left is undone as always.
+    // `cleanup` undoes what the killed daemon left, as without split DNS.
     client.signal(Signal::KILL);
     eventually(seconds(5), "the daemon is gone", || client.warren.status().is_none());
     client.warren.run("cleanup").ok();
@@ -128,7 +128,7 @@ fn domains_follow_a_reload_and_a_profile_whose_exit_names_no_resolver_says_so() 
     assert!(asks(host, "www.internet.test") && !status().contains(said));
     client.down();
 
-    // Another program has the port of every address.
+    // Another program uses the port on every address.
     let mut taken = host.start(&["python3", "-u", "-c", TAKE_PORT]);
     taken.wait_for_output("ready");
     let refused = client.warren.run("up home");

@@ -1,5 +1,5 @@
-//! Runs `docs/fleet.md` as written: three Debian systems without Warren become a fleet, the first of them with a client that it had
-//! before. Then the document's backup, restore and way back.
+//! Runs `docs/fleet.md` as written: three Debian systems without Warren become a fleet, and the first of them already has a client.
+//! Then the test follows the document's steps for backup, restore and leaving the fleet.
 
 use std::time::{Duration, Instant};
 
@@ -90,7 +90,7 @@ impl<'net> Hosts<'net> {
         self.exits.get(place)
     }
 
-    /// Types a block at its places.
+    /// Types a block on the hosts that `place` stands for.
     fn follow(&self, place: &str, block: &str) {
         let block = here(block);
         match place {
@@ -184,7 +184,7 @@ impl<'net> Hosts<'net> {
         }
         let moved = typed(&self.client, "warren down laptop && warren up laptop --exit fra1");
         assert!(moved.succeeded(), "the client uses an exit where nobody has enrolled it: {moved:?}");
-        // For the restore.
+        // After the restore, the removed key must still be known.
         typed(
             &self.exits[2],
             "warren exit client add tablet >tablet.toml && warren exit client remove tablet",
@@ -220,7 +220,7 @@ impl<'net> Hosts<'net> {
         eventually(seconds(30), "invitations are made again", || {
             typed(&self.exits[1], "warren exit invite phone").succeeded()
         });
-        // The roster goes on after its old serial.
+        // The next roster continues from the old serial.
         let line = format!(
             "warren fleet admit fra1 --fleet-key fleet.key --public-key '{}' --config-dir .",
             self.key(1)

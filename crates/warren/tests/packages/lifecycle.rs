@@ -78,7 +78,7 @@ fn the_package_of_a_fleet_starts_nothing_by_itself_and_purge_leaves_neither_a_se
         "the command finds the program"
     );
 
-    // A store that is not there: the link runs all the same, and tries again.
+    // The store cannot be reached. The link runs nevertheless, and keeps trying.
     let config = "fleet = \"fleet\"\nexit = \"ams1\"\n[store]\nendpoints = [\"http://127.0.0.1:1\"]\n";
     let set_up = format!(
         "mkdir /etc/warren/fleet && echo secret >/etc/warren/fleet/store.key && printf '{config}' >/etc/warren/fleet.toml && \
@@ -104,7 +104,7 @@ fn the_package_of_a_fleet_starts_nothing_by_itself_and_purge_leaves_neither_a_se
     typed(&host, "apt-get -q purge -y warren-fleet").ok();
     assert_same(&with_warren, &files_of(&host), "the link is purged");
 
-    // The other way round: warren is purged after the link was removed only.
+    // The other way round: warren is purged while the link is removed but not purged.
     install(&host, &fleet);
     typed(&host, &set_up).ok();
     typed(&host, "apt-get -q remove -y warren-fleet && apt-get -q purge -y warren").ok();

@@ -1,5 +1,5 @@
-//! Many clients of a fleet on one thread. Each chooses its exit, and another one when that falls silent, by the rules of the product:
-//! its choice, its race and its patience. They have real sessions over real sockets, and no TUN device.
+//! Many clients of a fleet on one thread. Each client follows the product's rules to choose its exit, to wait for a silent one,
+//! and to race for another. The clients have real sessions over real sockets, but no TUN device.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -135,7 +135,7 @@ impl FleetCrowd {
         [0, 1, 2].map(|exit: usize| self.shared.at[exit].load(SeqCst))
     }
 
-    /// Packets that were sent, and that were answered.
+    /// How many packets were sent, and how many were answered.
     pub fn packets(&self) -> (u64, u64) {
         (self.shared.sent.load(SeqCst), self.shared.answered.load(SeqCst))
     }
@@ -157,7 +157,7 @@ struct Client {
     connections: usize,
     lot: Lot,
     fleet: Arc<KnownFleet>,
-    /// What its exit said of loads when it connected.
+    /// The exits' loads, as its exit last reported them.
     loads: BTreeMap<String, u32>,
     session: LibraryClient,
     at: usize,
@@ -211,7 +211,7 @@ impl Client {
         let begun = Instant::now();
         let order = self.fleet.order(&self.loads, self.lot);
         let mut race = Race::new(false);
-        // The exit in use has rank 0, and a scout leaves out its way.
+        // The exit in use has rank 0 and does not take part in the race, so the ranks of the others begin at 1.
         for (rank, exit) in (1..).zip(order.into_iter().filter(|exit| *exit != self.at)) {
             race.add(begun + HEAD_START * rank, exit);
         }

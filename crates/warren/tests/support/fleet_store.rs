@@ -59,7 +59,7 @@ struct Shared {
 struct Link {
     socket: PathBuf,
     behaviour: Behaviour,
-    /// When the store has answered.
+    /// When the store last answered.
     answered: Instant,
     /// Messages to the exit, while it is connected.
     to_exit: Option<mpsc::UnboundedSender<FleetMessage>>,
@@ -281,7 +281,8 @@ impl Shared {
             };
         }
         let written = ClientRegistry::from_rows(after.values().cloned());
-        // A row that was changed by another one, such as an address that went to another client, contradicts it.
+        // If reading the rows changes one because of another, for instance because an address went to another client,
+        // the rows contradict each other.
         let fits = written.is_ok_and(|written| {
             written.rows().count() == after.len()
                 && written.rows().all(|row| after.values().any(|other| *other == row))

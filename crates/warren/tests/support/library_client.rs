@@ -31,7 +31,7 @@ pub struct LibraryClient {
     packets: VecDeque<Bytes>,
     attempts: usize,
     silence: Vigil,
-    /// What the exit has said of its fleet last.
+    /// What the exit last said about its fleet.
     roster: Option<Roster>,
 }
 
@@ -97,7 +97,7 @@ impl LibraryClient {
         self.session.state()
     }
 
-    /// What the exit has said of its fleet since the last call.
+    /// What the exit has said about its fleet since the last call.
     pub fn take_roster(&mut self) -> Option<Roster> {
         self.roster.take()
     }

@@ -197,7 +197,7 @@ fn end_of_value(text: &str) -> Option<usize> {
     })
 }
 
-/// Every metric that a panel, a rule or the documentation names exists in the scrape. The documentation has every metric family.
+/// Checks that the scrape has every metric that a panel or a rule names, and that the documentation has every family.
 #[track_caller]
 pub fn assert_configs_name_what_exists(scraped: &OpenMetrics) {
     assert_dashboard_is_one();
@@ -218,7 +218,7 @@ pub fn assert_configs_name_what_exists(scraped: &OpenMetrics) {
     }
 }
 
-/// The same for the metrics of a fleet, in the scrape of an exit that belongs to one.
+/// Checks the same for the metrics of a fleet, in the scrape of an exit that belongs to one.
 #[track_caller]
 pub fn assert_configs_name_what_a_fleet_has(scraped: &OpenMetrics) {
     let names = scraped.names();

@@ -20,8 +20,8 @@ pub struct RealFleet<'net> {
 }
 
 impl<'net> RealFleet<'net> {
-    /// Starts a fleet on the hosts of `Net::clients_beside(3)`. The first exit has the clients of a `clients.toml` before, and brings
-    /// them along. Returns `None` without etcd.
+    /// Starts a fleet on the hosts of `Net::clients_beside(3)`. The first exit already has the clients of a `clients.toml`, and
+    /// brings them into the fleet. Returns `None` without etcd.
     pub fn start(hosts: &'net [Namespace], ipv4: &str, clients: &str) -> Option<Self> {
         let etcd = program("etcd")?;
         let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
@@ -103,13 +103,13 @@ impl<'net> RealFleet<'net> {
         }
     }
 
-    /// Kills an exit. Nothing of it says goodbye.
+    /// Kills an exit, which then says goodbye to nobody.
     pub fn kill(&mut self, exit: usize) {
         self.exits[exit].stop(Signal::KILL);
     }
 }
 
-/// How the store of an exit's fleet is.
+/// The state of the fleet's store, as an exit reports it.
 pub fn store_of(exit: &Exit<'_>) -> String {
     exit.status().text("/fleet/store").to_owned()
 }

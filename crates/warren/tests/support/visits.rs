@@ -1,4 +1,4 @@
-//! Visitors of a forwarded service, and the service. Both tell each other the addresses that they see.
+//! Visitors of a forwarded service, and the service. The service tells each visitor the address that it sees.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -53,7 +53,7 @@ impl Service {
         Self { visitors, stop }
     }
 
-    /// How many connections it has taken.
+    /// How many connections it has accepted.
     pub fn visitors(&self) -> usize {
         self.visitors.load(Ordering::Relaxed)
     }
@@ -65,7 +65,7 @@ impl Drop for Service {
     }
 }
 
-/// Serves one visitor until either ends. Sends by itself, too, so that a connection that is left is never silent.
+/// Serves one visitor until either ends. Also sends unasked, so that an abandoned connection is never silent.
 fn serve(mut stream: TcpStream, peer: SocketAddr, stopped: &AtomicBool) {
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -93,7 +93,7 @@ fn serve(mut stream: TcpStream, peer: SocketAddr, stopped: &AtomicBool) {
 pub enum Visit {
     /// The service answered. The visitor's own address, and the one that the service saw.
     Answered { own: SocketAddr, seen: SocketAddr },
-    /// Nobody answered as the service does.
+    /// The service did not answer.
     Failed,
 }
 
@@ -118,7 +118,7 @@ impl Visit {
         Held { answers, asks: Asks::Tcp(stream) }
     }
 
-    /// Keeps a flow of UDP.
+    /// Opens a UDP flow and keeps it.
     pub fn hold_udp(host: &Namespace, to: SocketAddr) -> Held {
         let socket = udp(host, to);
         let answers = Arc::new(AtomicUsize::new(0));
@@ -138,7 +138,7 @@ impl Visit {
     }
 }
 
-/// A visit that goes on.
+/// A connection or flow that stays open.
 #[derive(Debug)]
 pub struct Held {
     answers: Arc<AtomicUsize>,
@@ -167,7 +167,7 @@ impl Held {
                 Asks::Udp(socket) => socket.send(b"?"),
             };
             std::thread::sleep(Duration::from_millis(20));
-            // The first ones may have been on their way.
+            // Does not count the first answers, which may have been on their way already.
             if begun.elapsed() > Duration::from_millis(200) {
                 before.get_or_insert_with(|| self.answers());
             }

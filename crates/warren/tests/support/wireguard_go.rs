@@ -16,7 +16,7 @@ use super::{Namespace, Net, Running, eventually, seconds};
 /// Where wireguard-go has its control sockets.
 const SOCKETS: &str = "/var/run/wireguard";
 
-/// The version that is built if none is there.
+/// The version that is built if there is no wireguard-go yet.
 const VERSION: &str = "v0.0.0-20260522210424-ecfc5a8d5446";
 
 /// A device of wireguard-go. Dropping it ends the program, which removes the device.
@@ -28,7 +28,7 @@ pub struct WireGuardGo<'net> {
 }
 
 impl<'net> WireGuardGo<'net> {
-    /// Starts the program and configures it by the file. What is for the internet host and for other clients goes through it.
+    /// Starts the program and configures it by the file. Packets to the internet host and other clients go through it.
     pub fn up(host: &'net Namespace, file: &str) -> Self {
         let program = program().unwrap().to_str().unwrap();
         Self::up_by(&["env", "LOG_LEVEL=verbose", program, "--foreground"], host, file)

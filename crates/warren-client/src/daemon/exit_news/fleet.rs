@@ -13,7 +13,7 @@ use warren_config::ClientProfile;
 
 /// When to measure again to be sure that another exit is nearer.
 const CONFIRM_AFTER: Duration = Duration::from_secs(20);
-/// How often exits are measured otherwise.
+/// Interval between regular measurements of the exits.
 const MEASURE_EVERY: Duration = Duration::from_secs(3_600);
 /// How long to postpone a measurement while there is no session.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ impl ExitNews {
         // The fleet's state is used even if it cannot be stored.
         if let Err(error) = self.helper.keep_fleet(fleet).await {
             tracing::warn!(
-                "what is known of the fleet could not be kept beyond a restart: {error:#}; check the state directory and its disk"
+                "what the client knows of the fleet could not be saved, and will be lost at a restart: {error:#}; check the state directory and its disk"
             );
         }
     }

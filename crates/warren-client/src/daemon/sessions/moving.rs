@@ -20,7 +20,8 @@ use crate::kill_switch::Lockdown;
 use crate::probe::Probe;
 use warren_tunnel::{Echo, Moving, SharedCommand};
 
-/// The time within which clients that are asked to leave do so, each at a random moment. A stale exit waits for two seconds.
+/// The time within which clients that are asked to leave do so, each at a random moment. A stale exit cuts them off after
+/// two seconds.
 const SPREAD: Duration = Duration::from_millis(1_000);
 
 impl Sessions {
@@ -111,7 +112,7 @@ impl Sessions {
     /// Ends the new session, because the move has failed.
     pub(in crate::daemon) async fn give_move_up(&mut self, now: Instant, why: &str) {
         let Some(moved) = &self.moves.under_way else { return };
-        tracing::warn!("cannot move to {}: {why}; the session at {} goes on", moved.to, moved.from);
+        tracing::warn!("cannot move to {}: {why}; the session at {} continues", moved.to, moved.from);
         if let Some(place) = self.moves.plan.give_up(now) {
             self.connections.exits.avoid(place, now);
         }
@@ -207,7 +208,10 @@ impl Sessions {
                 tracing::info!("moved to {}; flows that began before finish at {}", moved.to, moved.from)
             }
             Switched::Trying => {
-                tracing::info!("{} gives this client other addresses, so its flows begin anew", moved.to)
+                tracing::info!(
+                    "{} gives this client other addresses, so its flows have to start again",
+                    moved.to
+                )
             }
         }
         self.change_places(now).await;

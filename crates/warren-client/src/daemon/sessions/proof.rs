@@ -15,7 +15,7 @@ const ASKED_FOR: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct UpProof {
     stage: Stage,
-    /// Whether the latest session in which the exit was asked got no answer. Then the next session does not wait for an echo.
+    /// Whether the exit left the latest echo requests unanswered. The next session then does not wait for an echo.
     is_mute: bool,
 }
 

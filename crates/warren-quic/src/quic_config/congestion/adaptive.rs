@@ -78,9 +78,9 @@ const CUBIC_CUT: f64 = 0.7;
 
 /// Slow start keeps at most this share of its window. Its packets in flight left when the window was smaller.
 const SLOW_START_LEFT: f64 = 0.7;
-/// The last few acknowledgements show a queue if they came over this share of the round-trip time at least.
+/// The last few acknowledgements show a queue if they arrived over at least this share of the round-trip time.
 const RECENT_SHARE: u32 = 8;
-/// Rounds that end after slow start, whose packets had left before.
+/// Number of rounds that end after slow start, but whose packets were sent during it.
 const OVERSHOT_ROUNDS: u32 = 2;
 /// If a rival's queue has cut slow start short no longer than this ago, and no more than so many round trips, CUBIC continues it.
 const NEWCOMER: Duration = Duration::from_secs(1);
@@ -496,7 +496,7 @@ impl Adaptive {
         self.compete(now, window, cause);
     }
 
-    /// Starts anew after silence from the path, because what was known about it may be wrong.
+    /// Starts again after silence from the path, because what was known about it may be wrong.
     fn start_again(&mut self, now: Instant) {
         self.window = self.initial_window.min(self.window / 2).max(self.least());
         self.rounds.forget_path();

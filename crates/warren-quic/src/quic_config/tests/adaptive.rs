@@ -23,7 +23,7 @@ struct Outcome {
     overflowed: u64,
 }
 
-/// A client that offers more than the link carries, for ten seconds of which the first three do not count.
+/// Runs a client that offers more than the link carries. Of its ten seconds, the first three do not count.
 fn outcome(congestion: Congestion, queue: Duration, loss_per_mille: u64) -> Outcome {
     let mut world = connected(congestion);
     world.bottleneck = Some(Bottleneck { rate: RATE, queue });
@@ -64,14 +64,14 @@ fn random_loss_does_not_throttle() {
         let arrives = 1.0 - loss as f64 / 1_000.0;
         assert!(share > 0.9 * arrives, "{share:.2} of the link at {loss} per mille");
     }
-    // The control: a controller that takes loss for congestion.
+    // The control: a controller that treats every loss as congestion.
     let Outcome { share, .. } = outcome(Congestion::Cubic, Duration::from_millis(30), 10);
     assert!(share < 0.5, "CUBIC had {share:.2} of the link");
 }
 
 #[test]
 fn bursts_of_loss_do_not_throttle() {
-    // Losses are drawn anew in each run. With bursts of ten, one run in a hundred had only 0.47 of the link.
+    // Each run has other random losses. With bursts of ten, one run in a hundred used only 0.47 of the link.
     for (burst, least) in [(4, 0.85), (10, 0.4)] {
         let mut world = connected(Congestion::Adaptive);
         world.bottleneck = Some(Bottleneck { rate: RATE, queue: Duration::from_millis(30) });
@@ -142,7 +142,7 @@ fn jitter_is_not_taken_for_a_queue() {
     (world.loss_per_mille, world.jitter) = (5, Duration::from_millis(16));
     let offer = |world: &mut World, seconds: u64| {
         let end = world.now + Duration::from_secs(seconds);
-        // Three packets a millisecond, 31 of 40 Mbit/s.
+        // Three packets per millisecond, which are 31 of the link's 40 Mbit/s.
         while world.now < end {
             for _ in 0..3 {
                 world.speak(CLIENT, &OFFERED);
@@ -154,7 +154,7 @@ fn jitter_is_not_taken_for_a_queue() {
     let before = delivered(&mut world);
     offer(&mut world, 20);
     let share = (delivered(&mut world) - before) as f64 / (3.0 * PACKET as f64 * 20_000.0);
-    // A controller that takes random losses for those of a full queue had 0.20.
+    // A controller that mistook random losses for those of a full queue reached only 0.20.
     assert!(share > 0.75, "{share:.2} of what was offered");
 }
 
@@ -164,7 +164,7 @@ fn what_is_offered_below_the_rate_is_carried_whatever_is_lost() {
         let mut world = connected(Congestion::Adaptive);
         world.bottleneck = Some(Bottleneck { rate: RATE * 5, queue: Duration::from_millis(30) });
         world.loss_per_mille = loss;
-        // 20.8 of 25 million bytes a second.
+        // 20.8 of the link's 25 million bytes per second.
         let offer = |world: &mut World, time: Duration| {
             let end = world.now + time;
             while world.now < end {
@@ -231,7 +231,8 @@ fn a_native_flow_and_the_tunnel_each_have_their_share() {
 
 #[test]
 fn packets_wait_for_a_short_time_on_a_slow_link_with_a_long_queue() {
-    // 50 Mbit/s, 20 ms. The median, the longest of 99 in 100, and the longest, in milliseconds.
+    // Returns the median, the 99th percentile and the maximum of the waits in milliseconds, on a link of 50 Mbit/s and
+    // 20 ms.
     let waits = |congestion| {
         let mut world = connected_over(congestion, 10);
         world.bottleneck = Some(Bottleneck { rate: 6_250_000, queue: Duration::from_millis(200) });

@@ -60,7 +60,7 @@ fn acknowledgements_go_on_when_a_client_hears_again() {
     assert_eq!(world.quic(CLIENT).unanswered_probes(), 0);
 }
 
-/// Without congestion control nothing else bounds what is under way to a client that answers nothing.
+/// Without congestion control, nothing else limits the packets in flight to a client that answers nothing.
 #[test]
 fn an_exit_does_not_go_on_sending_to_a_client_that_answers_nothing() {
     let mut world = deaf();

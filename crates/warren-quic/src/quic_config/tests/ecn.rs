@@ -26,11 +26,11 @@ struct Outcome {
     /// Packets that the full queue dropped.
     overflowed: u64,
     states: Vec<ControllerState>,
-    /// Cuts of the window by more than a tenth within a round trip after another one.
+    /// Cuts of the window by more than a tenth that come within a round trip of the one before.
     hasty_cuts: u32,
 }
 
-/// Offers more than the link carries for ten seconds, of which the first three do not count.
+/// Offers more than the link carries for ten seconds. The first three do not count.
 fn flooded(world: &mut World) -> Outcome {
     flood(world, 3_000, |_| {});
     let (before, overflowed) = (world.quic(EXIT).stats().udp_rx.bytes, world.overflowed);
@@ -81,7 +81,7 @@ fn marks_lower_the_rate_once_a_round_before_a_packet_is_lost() {
 
     let Outcome { share, longest_rtt, overflowed, states, hasty_cuts } = flooded(&mut world);
 
-    // CUBIC over a queue of a quarter of the path.
+    // CUBIC reaches this with a queue of a quarter of the round-trip time.
     assert!(share > 0.75, "{share:.2} of the link");
     assert!(longest_rtt < 32 * MS, "{longest_rtt:?}");
     assert_eq!((overflowed, hasty_cuts), (0, 0));

@@ -7,7 +7,7 @@ use noq_proto::VarInt;
 
 use super::world::{CLIENT, Configs, DELAY, EXIT, World, settings};
 
-/// Scorecard R3, of both directions.
+/// Scorecard R3, counting both directions.
 #[test]
 fn an_idle_connection_sends_a_packet_in_ten_seconds_at_most() {
     let mut world = World::connected(&settings());
@@ -20,8 +20,8 @@ fn an_idle_connection_sends_a_packet_in_ten_seconds_at_most() {
     world.assert_mtu_is_known(0);
 }
 
-/// A packet that is acknowledged late is sent again. On an idle connection an acknowledgement that waits for further packets is nearly
-/// late.
+/// A packet whose acknowledgement comes too late is sent again. On an idle connection, an acknowledgement that waits for further
+/// packets is nearly too late.
 #[test]
 fn an_idle_connection_sends_nothing_twice_when_an_answer_takes_some_milliseconds_more() {
     let mut world = World::connected(&settings());
@@ -81,8 +81,8 @@ fn a_path_that_shrank_while_nobody_spoke_is_noticed_where_a_wider_one_is_sought(
     assert_eq!((world.mtu(CLIENT), world.mtu(EXIT)), (1_472, 1_472), "and that it is wide again");
 }
 
-/// The client acknowledges from a newer address what the exit sent to an earlier one. The exit has sent no probe on the newer
-/// path, and then gives that path up.
+/// From a newer address, the client acknowledges packets that the exit sent to an earlier one. The exit has sent no probe on the
+/// newer path, and then gives that path up.
 #[test]
 fn a_path_that_was_gone_back_to_is_watched_as_before() {
     let mut world = World::beginning(&settings(), Configs::new(&settings()));

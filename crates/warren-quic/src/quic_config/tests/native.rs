@@ -49,7 +49,7 @@ impl Native {
         }
     }
 
-    /// How many packets it sends now.
+    /// The number of packets to send now.
     #[expect(clippy::cast_possible_truncation, reason = "a window of packets is small")]
     pub(super) fn wants(&self) -> usize {
         let room = (self.window - self.in_flight.len() as f64).max(0.0) as usize;
@@ -68,7 +68,7 @@ impl Native {
         }
     }
 
-    /// When it has something to do.
+    /// When the sender next has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         let arrival = self.in_flight.iter().find_map(|(.., at)| *at);
         (!self.in_flight.is_empty()).then(|| arrival.unwrap_or(self.heard + RETRANSMISSION_TIMEOUT))

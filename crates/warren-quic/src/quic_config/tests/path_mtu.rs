@@ -37,8 +37,8 @@ fn without_confirmation_loss_is_taken_for_a_black_hole() {
 }
 
 /// Where half of all packets are lost, all eight probes of a confirmation are lost in one of 256 cases: about one run in twenty
-/// has such a case. If overload were taken for a black hole at once, there would be some twenty on each side; after two probes,
-/// three.
+/// has such a case. If one overload counted as a black hole at once, each side would count about twenty. If two lost probes
+/// were enough, each side would count three.
 #[test]
 fn bursts_of_overload_are_not_taken_for_black_holes() {
     let mut taken = 0;
@@ -62,7 +62,7 @@ fn a_path_that_shrinks_under_traffic_is_known_within_seconds_and_grows_again() {
         world.run(Duration::from_secs(2), Some(&MIXED));
         world.loss_per_mille = loss;
         world.limit = limit;
-        // Where packets are lost at random, losses of large ones say less.
+        // On a path with random loss, the loss of a large packet says less.
         let within = Duration::from_secs(if loss == 0 { 6 } else { 20 });
         world.run_until("the shrunken path is known", within, Some(&MIXED), |world| {
             (limit - 30..=limit).contains(&world.mtu(CLIENT))

@@ -15,7 +15,7 @@ use crate::settings::{Congestion, TransportSettings};
 const RTT: Duration = Duration::from_millis(30);
 /// The time that the acknowledgement of a packet may take beyond the round trip.
 const ACK_DELAY: Duration = Duration::from_millis(6);
-/// Between two packets of FULL bytes at 140 Mbit/s.
+/// The time between two packets of FULL bytes at 140 Mbit/s.
 const GAP: Duration = Duration::from_micros(80);
 
 /// A client that sends kept datagrams.
@@ -145,7 +145,7 @@ fn all_datagrams_of_a_packet_come_back() {
     repair.lose(|repair| repair.run(Duration::from_micros(10)));
     let sent = repair.path().sent_packets;
     repair.run(Duration::from_millis(1));
-    // They need three packets; the others bring the acknowledgement that shows their loss.
+    // The lost datagrams filled three packets. These datagrams bring the acknowledgement that shows the loss.
     repair.send_all([FULL; 40]);
     repair.run(RTT + ACK_DELAY);
     assert!(repair.path().sent_packets >= sent + 40);
@@ -180,7 +180,7 @@ fn loss_probe_hands_out_the_two_oldest() {
             repair.step(end);
         }
     });
-    // No acknowledgement has told anything yet: the probe is about to leave.
+    // No acknowledgement has shown a loss yet: the probe is about to leave.
     assert_eq!(repair.contexts(), [0, 1]);
     assert!(repair.returned[0].1 < 2 * RTT, "{:?}", repair.returned[0].1);
     assert_eq!(repair.path().lost_packets, 0);
@@ -228,7 +228,7 @@ fn connection_that_ends_keeps_nothing() {
     repair.send_all([FULL; 30]);
     repair.lose(|repair| repair.run(Duration::from_millis(100)));
     assert!(repair.kept().bytes > 0 && !repair.returned.is_empty());
-    // Some wait to be read.
+    // Some datagrams wait to be read.
     let now = repair.world.now;
     repair.world.quic(CLIENT).handle_timeout(now + RTT * 20);
     repair.world.quic(CLIENT).close(now + RTT * 20, VarInt::from_u32(0), Bytes::new());
@@ -293,7 +293,7 @@ fn packets_that_come_late_are_lost_only_until_that_is_known() {
     let window = repair.path().reordering_window;
     assert!((Duration::from_millis(5)..Duration::from_millis(14)).contains(&window), "{window:?}");
 
-    // What is really lost is found nevertheless, a little later.
+    // A real loss is still found, only a little later.
     let age = time_to_find_a_loss(&mut repair);
     assert!((RTT + window..RTT + window + ACK_DELAY).contains(&age), "{age:?}, {window:?}");
 

@@ -21,7 +21,8 @@ fn packets_are_marked_for_ecn_unless_nothing_would_answer_to_marks() {
     }
 }
 
-/// A worker asks at each of its turns, which are much shorter than the time in which the pacer earns a batch.
+/// A worker asks for packets in each of its turns. A turn is much shorter than the time that the pacer needs
+/// to allow a batch.
 #[test]
 fn what_is_paced_leaves_in_batches_however_often_it_is_asked_for() {
     for congestion in [Congestion::Cubic, Congestion::NewReno, Congestion::Bbr3] {

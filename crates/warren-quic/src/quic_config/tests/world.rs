@@ -341,7 +341,7 @@ impl World {
         let arrival = self.wire.peek().map(|Reverse(datagram)| datagram.arrival);
         let native = self.native.as_ref().and_then(Native::due);
         let speak = sizes.map(|_| self.now + GAP);
-        // Timers may lie in the past by as much as the library likes.
+        // The library's timers may lie in the past.
         let next = timers.chain(arrival).chain(native).chain(speak).chain([end]).min().unwrap().max(self.now);
         self.now = if next == self.now { next + Duration::from_micros(10) } else { next };
         for side in &mut self.sides[timed] {

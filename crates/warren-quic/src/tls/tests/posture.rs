@@ -82,7 +82,7 @@ struct Hello {
     /// The record that carries it.
     bytes: Vec<u8>,
     ciphers: Vec<u16>,
-    /// Their numbers, their contents, and where each content begins in `bytes`.
+    /// Each extension: its number, its content, and where the content begins in `bytes`.
     extensions: Vec<(u16, Vec<u8>, usize)>,
 }
 

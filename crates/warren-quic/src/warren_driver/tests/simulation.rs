@@ -104,7 +104,7 @@ fn a_connection_outlives_all_challenges_of_its_new_address() {
     assert!(world.is_well(&vec![0; before.len()]));
     world.clients[0].move_away();
     world.wire.swallows_answers = true;
-    // Many times as long as the exit tries to validate an address.
+    // Many times longer than the exit tries to validate an address.
     world.go_on(Duration::from_secs(2));
     world.wire.swallows_answers = false;
     world.go_on(Duration::from_secs(5));

@@ -39,7 +39,7 @@ fn near_exits_share_clients_and_far_ones_get_none() {
 fn an_exit_gets_clients_by_the_part_of_it_that_is_free() {
     let counts = firsts(&[at(10, 900), at(10, 600)]);
     assert!(counts[0].abs_diff(200) < 10, "{counts:?}");
-    // A few sessions more or less mean nothing.
+    // A few sessions more or fewer make no difference.
     let counts = firsts(&[at(10, 5), at(10, 6)]);
     assert!(counts[0].abs_diff(500) < 10, "{counts:?}");
     assert_eq!(firsts(&[at(10, 1_000), at(10, 999)]), [0, 1_000]);
@@ -88,7 +88,7 @@ fn the_last_of_many_exits_are_drawn_evenly_too() {
     for number in 0..64 * 100 {
         seconds_to_last[order(&candidates, lot(number))[62]] += 1;
     }
-    // 100 in the mean.
+    // The mean is 100.
     assert!(seconds_to_last.iter().all(|count| (50..160).contains(count)), "{seconds_to_last:?}");
 }
 
@@ -96,7 +96,7 @@ fn the_last_of_many_exits_are_drawn_evenly_too() {
 struct World {
     random: Random,
     addresses: Vec<usize>,
-    /// What an exit told of loads, at one of several moments.
+    /// The loads of the four exits, as reported at each of several moments.
     told: Vec<[u32; 4]>,
 }
 
@@ -161,7 +161,7 @@ fn shares(orders: &[Vec<usize>], dead: Option<usize>) -> [usize; 4] {
     shares
 }
 
-/// Whether the exits that live have shares within a tenth of even, and the far one has none.
+/// Whether the share of each live exit is within a tenth of an even share, and the far exit has no clients.
 fn is_even(shares: [usize; 4], dead: Option<usize>) -> bool {
     let living = (0..3).filter(|exit| Some(*exit) != dead);
     let even = CLIENTS / living.clone().count();
@@ -187,7 +187,7 @@ fn a_thousand_clients_share_three_exits_evenly_and_two_after_one_was_killed() {
     println!("measured: {SEEDS} seeds; {worst:?} clients more or less than even at most");
 }
 
-/// The control: the rule that was in force before, the less loaded of two. It has no use for a lot.
+/// The control: an earlier rule, which chose the less loaded of two exits and ignored the lot.
 #[test]
 fn clients_that_believed_old_loads_would_all_run_to_one_exit() {
     fn least_loaded(candidates: &[Candidate], _: Lot) -> Vec<usize> {

@@ -1,4 +1,4 @@
-//! Moves step by step. `crate::tests::two_exits` has them in a world of their own.
+//! Tests moves step by step. `crate::tests::two_exits` tests them in a simulated world.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const UP: Watched = Watched { is_up: true, has_all: true, silent_since: None };
 const FEW: Watched = Watched { is_up: true, has_all: false, silent_since: None };
 const DOWN: Watched = Watched { is_up: false, has_all: false, silent_since: None };
 
-/// Moves of a client that moves to place 2.
+/// The moves of a client that goes to the exit at place 2.
 struct Test {
     moves: Moves,
     now: Instant,
@@ -53,7 +53,7 @@ fn a_session_that_cannot_be_probed_is_asked_again_and_never_takes_over() {
     let mut test = Test::new(true, true);
     for _ in 0..19 {
         assert_eq!(test.next(UP, UP), Some(Step::Probe(Which::Beside)));
-        // There is no device to send it through.
+        // There is no device to send the echo through.
         test.moves.unanswered(test.now, Which::Beside);
         assert_eq!(test.next(UP, UP), None);
         test.wait(500);

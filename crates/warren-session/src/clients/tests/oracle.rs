@@ -190,7 +190,7 @@ proptest! {
         let (mut here, mut there) = (ClientRegistry::new(), ClientRegistry::new());
         steps.iter().for_each(|step| drop(take(&mut here, step)));
         others.iter().for_each(|step| drop(take(&mut there, step)));
-        // Everything that is here and not there is deleted, in the order of an exit.
+        // Rows that exist only in `here` are deleted. The map sorts all rows as an exit does.
         let mut rows: std::collections::BTreeMap<_, _> =
             here.rows().map(|row| (row.id(), there.row(row.id()))).collect();
         rows.extend(there.rows().map(|row| (row.id(), row)));

@@ -10,7 +10,7 @@ use crate::message::encode;
 pub(super) const ALICE: PublicKey = PublicKey([1; 32]);
 pub(super) const BOB: PublicKey = PublicKey([2; 32]);
 pub(super) const STRANGER: PublicKey = PublicKey([99; 32]);
-/// The outer network of all three.
+/// The outer network of alice, bob and the stranger.
 pub(super) const NETWORK: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
 pub(super) const NONCE_A: u8 = 0xaa;
 pub(super) const NONCE_B: u8 = 0xbb;
@@ -21,7 +21,7 @@ pub(super) struct Exit {
     pub(super) now: Instant,
     pub(super) welcome: Option<Welcome>,
     pub(super) last_closes: Vec<(u64, Goodbye)>,
-    /// What [`Self::change`] closed.
+    /// The connections that [`Self::change`] closed, with the reasons.
     changed_closes: Vec<(u64, Goodbye)>,
     /// How the store answers each request. `None` if it does not answer.
     pub(super) answer: Option<Result<(), StoreRefusal>>,

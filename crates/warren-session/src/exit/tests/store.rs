@@ -449,7 +449,7 @@ fn a_client_of_a_request_never_gets_an_address_that_the_same_request_sets_for_an
     let mut exit = fleet_exit();
     exit.answer = None;
     let key = |number: u8| PublicKey([number; 32]);
-    // Every address of the network is somebody's: half of them are set, and the others chosen.
+    // Every address of the network is needed: the operator sets half of them, and the exit chooses the others.
     let clients = (2..=254).map(|number: u8| {
         let ipv4 = number.is_multiple_of(2).then(|| Ipv4Addr::new(10, 66, 0, number));
         Client { ipv4, ..Client::new(format!("new{number}"), key(number), UNIX_EPOCH) }
@@ -467,7 +467,7 @@ fn a_client_of_a_request_never_gets_an_address_that_the_same_request_sets_for_an
 
 #[test]
 fn a_client_that_loses_an_address_does_not_get_it_back_by_the_same_request() {
-    // One IPv4 address, and alice has it, but no IPv6 address.
+    // There is only one IPv4 address. Alice has it, and she has no IPv6 address.
     let config = SessionConfig { ipv4: Some("10.66.0.0/30".parse().unwrap()), ..network() };
     let mut exit = Exit::with(config);
     exit.sessions.keep_copy();

@@ -1,4 +1,4 @@
-//! What an operator changes during sessions, and who hears of it.
+//! Changes that an operator makes during sessions, and which clients hear of them.
 
 use super::*;
 use crate::UPDATES;
@@ -86,7 +86,7 @@ fn a_client_has_the_new_key_once_the_exit_has_proven_that_to_it_and_not_before()
     assert!(!exit.sessions.proved(exit.now, ALICE, tests_key(1)), "it is recorded once");
     assert_eq!(keys(&exit), [Some(tests_key(1)), None]);
 
-    // The store has it within seconds, as it has the date of a session that ended.
+    // The store gets this within seconds, like the date of a session that has ended.
     exit.advance(10);
     assert_eq!(exit.disk.by_key(ALICE).unwrap().exit_key, Some(tests_key(1)));
     let text = toml::to_string(&exit.disk).unwrap();

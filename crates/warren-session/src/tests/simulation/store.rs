@@ -15,7 +15,7 @@ pub(super) enum Mood {
     Prompt,
     /// It works when a step says so.
     Slow,
-    /// As slow, and it refuses everything.
+    /// It is as slow, and refuses everything.
     Down,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Store {
     pub(super) mood: Mood,
     /// Whether it has other writers, and checks what it is asked to write.
     pub(super) is_shared: bool,
-    /// Whether the exit is linked to it. A shared store is linked with a whole copy of it.
+    /// Whether the exit is linked to it. The link to a shared store begins with a whole copy.
     pub(super) is_linked: bool,
     /// The next request is refused.
     pub(super) refuses_next: bool,

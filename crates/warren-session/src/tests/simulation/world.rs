@@ -476,7 +476,7 @@ impl World {
 
     fn check_action(&mut self, action: &ExitAction) {
         let Some(exit) = &self.exit else { return };
-        // What the store has refused is sent again after a while.
+        // Rows that the store has refused are sent again after a while.
         let is_troubled = self.store.mood != Mood::Prompt || self.now < self.troubled_until;
         let lacks = |key| is_troubled && exit.lacks(RowId::Client(key));
         self.model.take(self.now, action, &self.clients, &self.store.registry, lacks);
@@ -521,7 +521,7 @@ impl World {
         if let Some(written) = self.store.work() {
             let intent = self.intended.remove(&written.id);
             if self.store.mood == Mood::Prompt {
-                // In time for `follow`, which compares.
+                // The model must change before `follow` compares it with the exit.
                 intent.into_iter().for_each(|intent| intent(&mut self.clients));
                 self.note_enrolment(&written);
             }
@@ -530,7 +530,7 @@ impl World {
         true
     }
 
-    /// Enrols in the model what was enrolled in the store.
+    /// Enrols in the model the clients that were enrolled in the store.
     fn note_enrolment(&mut self, written: &StoreRequest) {
         for change in &written.changes {
             let RowChange::Invitation { token, invitation: Some(invitation) } = change else { continue };
@@ -573,7 +573,7 @@ impl World {
     pub(super) fn set_mood(&mut self, mood: Mood) {
         if mood == Mood::Prompt && self.store.mood != Mood::Prompt {
             self.store.mood = Mood::Slow;
-            // Answers lead to requests.
+            // An answer may lead to new requests.
             while self.store_works() {
                 self.act();
             }
@@ -601,7 +601,7 @@ impl World {
     }
 }
 
-/// What a registry is once it was written to a file and read again.
+/// The registry as it is after it was written to a file and read again.
 fn read_again(registry: &ClientRegistry) -> ClientRegistry {
     toml::from_str(&toml::to_string(registry).unwrap()).unwrap()
 }

@@ -84,13 +84,13 @@ impl World {
         }
     }
 
-    /// Checks the end of a session at an exit, whose time was over because the client is elsewhere.
+    /// Checks that an exit was right to end a session because the client is at another exit.
     pub(super) fn check_end(&self, exit: usize, session: SessionId, is_superseded: bool) {
         let side = &self.client.in_use;
         let is_in_use = side.exit == exit
             && side.is_up()
             && side.machine.welcome().is_some_and(|welcome| welcome.session == session.0);
-        // The client may not have reached its exit for a while, so that the exit could not know that it stays.
+        // The client may have been unable to reach its exit for a while, so that the exit could not know that it stays.
         let has_heard =
             self.checks.reached[exit].is_some_and(|since| self.now >= since + Duration::from_secs(2));
         assert!(!is_superseded || !is_in_use || !has_heard, "a move has ended the session in use");

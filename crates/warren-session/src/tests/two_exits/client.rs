@@ -22,7 +22,7 @@ pub(super) struct Side {
     pub(super) exit: usize,
     pub(super) machine: ClientSession,
     pub(super) welcome: Option<SessionGrant>,
-    /// Whether an echo through it was answered since it had no connection.
+    /// Whether an echo through it was answered since it last had no connection.
     pub(super) has_carried: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Client {
     pub(super) nonce: [u8; 16],
     /// The exit that has just said that it cannot be used.
     avoided: Option<usize>,
-    /// Whether the exit in use has not been heard.
+    /// Whether the exit in use is silent.
     is_silent: bool,
     claim: u64,
     numbers: u64,

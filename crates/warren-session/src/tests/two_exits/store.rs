@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A session that is older takes no record from another exit.
+/// A session that is older than this takes no record from another exit.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// Which exit has the client's session.
@@ -52,7 +52,7 @@ impl Own {
 }
 
 impl Store {
-    /// The exit that has the client by the store.
+    /// The exit that has the client according to the store.
     pub(super) fn holder(&self) -> Option<usize> {
         self.record.as_ref().map(|record| record.exit)
     }
@@ -146,7 +146,8 @@ impl Store {
                 None
             }
         };
-        // A transaction holds only if the record is as the link knows it. The event that it lacks comes first, and then it tries again.
+        // A transaction holds only if the record is as the link knows it. Otherwise the link first gets the event that it
+        // lacks, and then tries again.
         if self.links[exit].known == self.record {
             self.links[exit].closed = None;
             self.set(value);

@@ -16,7 +16,7 @@ use crate::{Goodbye, PublicKey, ROSTER};
 const KEY: PublicKey = PublicKey([1; 32]);
 const NETWORK: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
 
-/// The client does not hear from an exit for this long until it counts as silent.
+/// An exit counts as silent if the client has not heard from it for this long.
 const SILENT_AFTER: Duration = Duration::from_millis(400);
 /// A connection that hears nothing for this long ends on both sides.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -332,7 +332,7 @@ impl World {
                 Packet::Closed(why) => side.machine.closed(now, index, why),
             }
         }
-        // What the session has asked for by these bytes comes before the next packet.
+        // The actions that this packet causes come before the next packet.
         if let Some(wire) = self.wires.get_mut(&number).filter(|_| is_end) {
             wire.owner = None;
         }

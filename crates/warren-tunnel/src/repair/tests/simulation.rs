@@ -28,7 +28,7 @@ const SEEDS: Range<u64> = 0..70;
 const SEEDS_FOR_A_BUG: u64 = 70;
 
 const TICK: Duration = Duration::from_millis(1);
-/// How often the sender checks what was lost.
+/// How often the sender checks for losses.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long packets are sent, and how long the last of them may take to arrive.
 const TIME: Duration = Duration::from_secs(20);

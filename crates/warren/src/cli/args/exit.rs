@@ -315,7 +315,7 @@ pub(crate) struct ClientAddArgs {
     /// The client's own public key. Without it a key pair is made, and the profile contains the private key.
     #[arg(long, value_name = "KEY", value_parser = values::any_public_key)]
     pub(crate) public_key: Option<PublicKey>,
-    /// Enrol the key although it belonged to a removed client. Whoever has a copy of its private key can connect again.
+    /// Enrol the key although it belonged to a removed client. Anyone with a copy of its private key can connect again.
     #[arg(long, requires = "public_key")]
     pub(crate) allow_removed: bool,
     /// Print a configuration for WireGuard's own programs instead of a profile, and on a terminal a QR code for phones. The
@@ -419,7 +419,7 @@ pub(crate) struct ClientSetArgs {
     /// connects with the new one.
     #[arg(long, value_name = "KEY", value_parser = values::public_key)]
     pub(crate) public_key: Option<PublicKey>,
-    /// Use the key although it belonged to a removed client. Whoever has a copy of its private key can connect again.
+    /// Use the key although it belonged to a removed client. Anyone with a copy of its private key can connect again.
     #[arg(long, requires = "public_key")]
     pub(crate) allow_removed: bool,
 }

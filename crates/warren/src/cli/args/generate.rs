@@ -52,7 +52,7 @@ const EXIT_STATUS: [(&str, &str); 7] = [
     ("126, 127", "`warren exec` cannot start the program (126), or does not find it (127)."),
 ];
 
-/// Pages that belong together though neither is below the other.
+/// Related pages, where neither is a subcommand of the other.
 const RELATED: &[(&str, &[&str])] = &[
     ("warren", &["warren.toml(5)", "warren-exit.toml(5)"]),
     ("warren-up", &["warren-down(1)", "warren-status(1)", "warren-doctor(1)", "warren.toml(5)"]),

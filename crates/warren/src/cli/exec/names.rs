@@ -1,7 +1,7 @@
 //! Keeps a program from looking names up through a service of the host.
 //!
-//! The C library may ask systemd-resolved or nscd over a Unix socket. These then ask on the host's side, and no firewall
-//! sees whose question it is. So these sockets are hidden from the program, which then asks by DNS.
+//! The C library may ask systemd-resolved or nscd over a Unix socket. Such a service then asks on the host's side, and
+//! no firewall can tell for which program it asks. So these sockets are hidden from the program, which then asks by DNS.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -18,8 +18,8 @@ use warren_host::exec_groups::Side;
 pub(in crate::cli) struct Shadowed(Vec<[PathBuf; 2]>);
 
 impl Shadowed {
-    /// Hides files from a program that root runs. `servers` are the resolvers of its side, and `directory` is the
-    /// daemon's.
+    /// Hides files from a program that root runs. `servers` are the resolvers of the program's side, and `directory` is
+    /// the daemon's directory.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -34,7 +34,7 @@ impl Shadowed {
             let file = directory.join("outside-resolv.conf");
             std::fs::write(&file, nameserver_lines(servers))
                 .with_context(|| format!("cannot write {}", file.display()))?;
-            // The program's user may be another one.
+            // The program may run as another user.
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))?;
             shadowed.push([file, resolv_conf]);
         }
@@ -44,18 +44,18 @@ impl Shadowed {
     /// Refuses a user whose program would look names up on the host's side, since only root may mount.
     ///
     /// # Errors
-    /// Which service that is, and what to do.
+    /// If there is such a service or resolver. The message names it, and says what to do.
     pub(in crate::cli) fn for_user(side: Side) -> anyhow::Result<Self> {
         if let Some(socket) = services().first() {
             bail!(
-                "programs look names up through {}, which asks on the host's side, and only root can hide it from one of them; run \
-                 this with sudo, or remove `resolve` from /etc/nsswitch.conf, or stop nscd",
+                "programs look up names through {}, whose queries leave on the host's side, and only root can hide it from a \
+                 program; run this with sudo, or remove `resolve` from /etc/nsswitch.conf, or stop nscd",
                 socket.display()
             );
         }
         if side == Side::Outside && asks_this_host() {
             bail!(
-                "{RESOLV_CONF} names a resolver on this host, which asks inside the tunnel; run this with sudo"
+                "{RESOLV_CONF} names a resolver on this host, whose queries go through the tunnel; run this with sudo"
             );
         }
         Ok(Self::default())
@@ -98,7 +98,7 @@ fn asks_this_host() -> bool {
     nameservers(&text).iter().all(IpAddr::is_loopback)
 }
 
-/// Mounts each first file over each second one, then becomes the program.
+/// Mounts the first file of each pair over the second, then becomes the program.
 const MOUNT: &str =
     r#"while [ "$1" != -- ]; do mount --bind "$1" "$2" || exit 1; shift 2; done; shift; exec "$@""#;
 const NOTHING: &str = "/dev/null";

@@ -19,7 +19,7 @@ use warren_control::NewClient;
 use warren_daemon::output;
 use warren_exit::invitation;
 
-/// Enrols a client. If anything fails, the client is neither enrolled nor has a profile.
+/// Enrols a client. If anything fails, the client is not enrolled and has no profile.
 pub(super) fn run(
     config: &ExitSettings,
     args: &ClientAddArgs,

@@ -47,8 +47,8 @@ pub(crate) trait ClientStore {
     /// Removes a client and ends its session, or withdraws the invitation of that name. In a fleet, returns at how many exits it
     /// is cut off.
     fn remove(&mut self, name: &str) -> anyhow::Result<Option<CutOff>>;
-    /// Changes a client. Its session continues unless the change concerns it. If the client is disabled in a fleet, returns at
-    /// how many exits it is cut off.
+    /// Changes a client. The client's session continues unless the change affects it. If the client is disabled in a fleet,
+    /// returns at how many exits it is cut off.
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<Option<CutOff>>;
     /// Whether WireGuard clients that have this key of the exit can connect now, or once the exit runs.
     fn serves_wireguard(&mut self, key: PublicKey) -> anyhow::Result<bool>;
@@ -212,13 +212,13 @@ impl StoppedExit {
     fn refuse_in_fleet(&self) -> anyhow::Result<()> {
         if self.is_of_fleet {
             bail!(
-                "this exit belongs to a fleet and does not run, so the fleet's store cannot be told; start it (`systemctl start warren-exit`), or run this at another exit of the fleet"
+                "this exit belongs to a fleet and is not running, so the fleet's store cannot be changed; start it (`systemctl start warren-exit`), or run this at another exit of the fleet"
             );
         }
         Ok(())
     }
 
-    /// Records a change. The caller holds the clients' lock, so nobody else does.
+    /// Records a change. The caller holds the clients' lock, so nobody else records one at the same time.
     fn note(&self, change: Change) {
         if let Err(error) = self.audit.add(&Entry::now(Who::this_command(), change)) {
             output::warn(format!("the change is made, but the audit log cannot be written: {error}"));

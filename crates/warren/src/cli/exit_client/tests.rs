@@ -399,7 +399,7 @@ fn edited_export_is_imported_and_says_what_it_changes() {
     assert_eq!(exit.names(), ["laptop", "phone", "tablet"]);
     import(false).unwrap();
     assert_eq!(exit.names(), ["laptop", "mobile"]);
-    // A removed client does not come back by an older file.
+    // An older file does not bring a removed client back.
     fs::write(&file, text).unwrap();
     assert!(import(false).unwrap_err().contains("was taken from \"tablet\" for good"));
     fs::write(&file, "").unwrap();

@@ -40,7 +40,7 @@ pub(super) fn import(
     args: &ClientImportArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
-    // Read here and later by the exit: here a mistake is reported with the name of the user's file.
+    // The exit reads a copy of the file later. Reading it here reports mistakes with the user's file name.
     let Some(import) = ClientsImport::read(&args.file)? else {
         bail!("{} does not exist; name a file that `warren exit client export` wrote", args.file.display());
     };

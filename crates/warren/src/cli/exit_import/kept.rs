@@ -50,7 +50,8 @@ pub(super) fn run(
             "{enrolled} would be enrolled with the present keys; nothing was changed.\n"
         ));
     }
-    // Written before the clients: they are of no use with another key, and the key does no harm without them.
+    // The key is written before the clients are enrolled: clients are of no use with another key, and the key does no
+    // harm without clients.
     if change == KeyChange::Write {
         write_key(&clients_path, &exit_key)?;
     }
@@ -119,9 +120,9 @@ fn say_what_is_left(change: KeyChange) {
 /// What happens to the exit's WireGuard key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyChange {
-    /// The exit's key is the server's already.
+    /// The exit already has the server's key.
     Keep,
-    /// The exit gets the server's.
+    /// The exit gets the server's key.
     Write,
 }
 

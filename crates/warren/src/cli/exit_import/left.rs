@@ -58,7 +58,7 @@ fn notes(skipped: &[Skipped], names: &HashMap<IpAddr, &str>) -> Vec<String> {
     notes
 }
 
-/// The forward of a rule of iptables, and the client to which it leads.
+/// The forward that an iptables rule describes, and the client to which it leads.
 fn forward<'n>(command: &str, names: &HashMap<IpAddr, &'n str>) -> Option<(&'n str, Forward)> {
     let words: Vec<&str> = command.split_whitespace().collect();
     let after = |options: &[&str]| {
@@ -75,7 +75,7 @@ fn forward<'n>(command: &str, names: &HashMap<IpAddr, &'n str>) -> Option<(&'n s
             (address.trim_start_matches('[').trim_end_matches(']').parse().ok()?, Some(to))
         }
     };
-    // A rule for one of several conditions is not a forward for all visitors.
+    // A rule with such a condition cannot become a forward, because a forward holds for all visitors.
     if words.iter().any(|word| ["!", "-s", "--source", "-d", "--destination"].contains(word)) {
         return None;
     }

@@ -95,7 +95,7 @@ fn a_repeated_import_goes_on_with_the_peers_that_are_new_and_leaves_the_others()
     exit.import(&two, false).unwrap();
     assert_eq!(exit.names(), ["anna", "phone"]);
 
-    // Somebody else with its address is not.
+    // Another key with the client's address is another client.
     let refused = exit.import(&(server.clone() + &peer("other", 4, 3)), false).unwrap_err();
     assert!(refused.contains("cannot have the address 10.8.0.3"), "{refused}");
     let twice = server + &peer("a", 5, 5) + &peer("b", 5, 6);

@@ -179,7 +179,7 @@ mod tests {
     fn line_that_makes_no_sense_is_named_with_what_to_do() {
         for (text, said) in [
             ("[Interface]\nAddress 10.8.0.1\n", "2: this is neither a [section] nor KEY = VALUE; correct it"),
-            ("PublicKey = x\n", "1: this stands outside any [section]; put [Interface] or [Peer] before it"),
+            ("PublicKey = x\n", "1: this line is outside any [section]; put [Interface] or [Peer] before it"),
             (
                 "[Peer]\n\nAllowedIPs = 10.8.0.2, nowhere\n",
                 "3: AllowedIPs has \"nowhere\", which is not a network; correct the line",
@@ -224,8 +224,8 @@ mod tests {
                 format!("[Interface]\nAddress = {key} {key}\n"),
                 "Address has \"(a key, not shown) (a key, not shown)\",",
             ),
-            // If it were only cut to the length of a line, the second would no longer be recognised as a key, but show
-            // most of one.
+            // If the text were cut before keys are hidden, the rest of the second key would no longer be recognised as
+            // a key, and would be shown.
             (
                 format!("[Interface]\nAddress = PrivateKey={key} {key}\n"),
                 "Address has \"PrivateKey=(a key, not shown) (a key, not shown)\",",

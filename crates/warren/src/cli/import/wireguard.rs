@@ -102,7 +102,7 @@ mod tests {
         for (text, said) in [
             ("[Interface]\nAdress = 10.8.0.2\n", "wg0.conf:2: unknown key \"Adress\"; did you mean Address?"),
             ("[Peer]\nDNS = 1.1.1.1\n", "wg0.conf:2: unknown key \"DNS\"; the keys are PublicKey,"),
-            ("DNS = 1.1.1.1\n", "wg0.conf:1: this stands outside any [section]"),
+            ("DNS = 1.1.1.1\n", "wg0.conf:1: this line is outside any [section]"),
             ("[Peer]\nAllowedIPs\n", "wg0.conf:2: this is neither a [section] nor KEY = VALUE"),
             (
                 "[Peer]\nAllowedIPs = everything\n",

@@ -39,7 +39,7 @@ impl Browser {
 
     fn among(wanted: Option<&OsStr>, path: &OsStr) -> anyhow::Result<Self> {
         let mut refused = Vec::new();
-        // A list, as in sensible-browser(1).
+        // `$BROWSER` is a list separated by colons, as in sensible-browser(1).
         let wanted = wanted.map(|wanted| wanted.to_string_lossy().into_owned()).unwrap_or_default();
         let wanted = wanted.split(':').filter_map(|one| one.split_whitespace().next());
         for name in wanted.chain(KNOWN.iter().map(|(name, _)| *name)) {
@@ -141,8 +141,8 @@ fn on_path(name: &str, path: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(path).map(|directory| directory.join(name)).find(is_program)
 }
 
-/// Whether a program is started by snapd or flatpak, which move it to a cgroup of their own. Ubuntu's scripts of such names
-/// start the snap.
+/// Whether a program is started by snapd or flatpak, which move it to a cgroup of their own. On Ubuntu, the program with a
+/// browser's name may be a script that starts the snap.
 fn leaves_its_group(program: &Path) -> bool {
     let behind_links = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let is_of_snap = |path: &Path| {

@@ -56,7 +56,7 @@ async fn ask_to_be_moved(directories: &Directories, name: &str) -> anyhow::Resul
     match ask_for(&directories.runtime, name, UserWish::Portal).await {
         Err(AskError::NotRunning) => {
             let sentence = format!(
-                "{name} does not run, or lets only root open a login page; run `sudo warren portal {name}`"
+                "{name} is not running, or lets only root open a login page; run `sudo warren portal {name}`"
             );
             Err(Failure::new(ExitCode::NotRunning, sentence).into())
         }
@@ -83,7 +83,7 @@ async fn find_page(asked: &PlainUrl) -> String {
         }
         Found::NoAnswer(why) => {
             output::note(format!(
-                "{asked} does not answer ({why}); if a login page is to be seen, enter its address"
+                "{asked} does not answer ({why}); if you expect a login page, enter its address"
             ));
             asked.to_string()
         }

@@ -59,7 +59,7 @@ impl PlainUrl {
             None => Found::NoAnswer("no address".to_owned()),
         };
         let (ipv4, ipv6) = tokio::join!(ask(first(false)), ask(first(true)));
-        // The version that tells most.
+        // Prefers the IP version whose answer tells more.
         if ipv6.tells() > ipv4.tells() { ipv6 } else { ipv4 }
     }
 

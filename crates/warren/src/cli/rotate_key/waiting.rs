@@ -84,7 +84,7 @@ impl Waiting {
     fn of(clients: &[ClientView], new: PublicKey, only_of: Option<PublicKey>) -> Self {
         let is_own = |client: &ClientView| match (only_of, client.exit_key) {
             (Some(old), Some(key)) => key == old || key == new,
-            // A client that was seen before the fleet noted where may have a profile of this exit.
+            // If a client was last seen before the fleet recorded at which exit, it may have a profile of this exit.
             (Some(_), None) => client.last_seen.is_some(),
             (None, _) => true,
         };
@@ -117,7 +117,7 @@ impl Waiting {
         self.waiting.iter().any(|client| client.needs == Need::Nothing)
     }
 
-    /// How many clients are missing.
+    /// Says how many clients have not connected with the new key.
     pub(super) fn count(&self) -> String {
         let (waiting, clients) = (self.waiting.len(), self.clients);
         let have = if waiting == 1 { "has" } else { "have" };

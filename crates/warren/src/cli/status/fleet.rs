@@ -47,7 +47,7 @@ pub(super) fn add_trouble(fields: &mut Fields, fleet: &FleetStatus) {
     }
 }
 
-/// Certificates around the store that end within two weeks.
+/// Adds a line for each certificate of the store that expires within two weeks or has expired.
 fn add_certificates(fields: &mut Fields, fleet: &FleetStatus) {
     for (name, days) in fleet.certificate_days.iter().filter(|(_, days)| **days < 14.0) {
         let text = match *days < 0.0 {

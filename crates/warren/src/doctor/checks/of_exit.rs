@@ -64,7 +64,8 @@ fn port(exit: &ExitFacts) -> Finding {
 
 fn addresses(facts: &Facts, exit: &ExitFacts) -> Finding {
     const CHECK: &str = "addresses";
-    // The addresses and routes of a running exit lie in its pools, so only a network around a pool can be another's.
+    // The addresses and routes of a running exit lie inside its pools. So only a network that is larger than a pool and
+    // contains it can be somebody else's.
     let is_others = |network: &IpNet, pool: &IpNet| {
         if exit.is_running {
             network.contains(pool) && network != pool
@@ -183,7 +184,7 @@ fn tun_offload(facts: &Facts) -> Option<Finding> {
         (true, false) => "the TUN takes no super-packets of UDP (USO)",
         (false, _) => "the TUN takes no super-packets",
     };
-    let why = "packets then pass one by one; with super-packets, the CPU time per GB was 0.49 to 0.59 of that for TCP, and 0.67 to 0.72 for UDP";
+    let why = "packets then pass one by one; with super-packets, a GB took 0.49 to 0.59 of the CPU time for TCP, and 0.67 to 0.72 for UDP";
     let fix = "install Linux 6.2 or newer, and remove tun_offload = false from exit.toml";
     Some(Finding::advice(CHECK, lacking, why, fix))
 }

@@ -26,7 +26,8 @@ pub(super) fn text(measured: &Measured) -> String {
     }
     if measured.other_bits_per_second > BUSY {
         let other = bit_rate(measured.other_bits_per_second);
-        text += &format!("  {:<10}  other traffic used {other} before; the rate is what that left\n", "busy");
+        text +=
+            &format!("  {:<10}  other traffic used {other} before; the rate is what it left over\n", "busy");
     }
     text + &format!(
         "  {:<10}  {} sent and {} received in {:.1} s\n",

@@ -47,8 +47,8 @@ impl Default for Rivals {
 }
 
 impl Rivals {
-    /// Records a queue at this rate. Returns an even share of the path's rate if another flow has taken so much of it that there must be
-    /// one.
+    /// Records a queue at this rate. Returns an even share of the path's rate if the rate has dropped so far that another flow must have
+    /// taken the rest.
     pub(super) fn on_queue(&mut self, rate: f64) -> Option<f64> {
         self.rate += (rate - self.rate) * if self.most > 0.0 { RATE_SHARE } else { 1.0 };
         self.squeezed = if self.rate < SQUEEZED * self.most { self.squeezed + 1 } else { 0 };

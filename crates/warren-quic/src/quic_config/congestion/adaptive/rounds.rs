@@ -181,8 +181,8 @@ impl Rounds {
         self.recent.iter().take(2).flatten().map(|frame| frame.rtt).max().unwrap_or_default()
     }
 
-    /// The smallest round-trip time of the last few acknowledgements, if they came over at least this time. A burst of them shows one
-    /// moment only.
+    /// The smallest round-trip time of the last few acknowledgements. `None` if they arrived within less than this time: a burst
+    /// shows only one moment.
     pub(super) fn recent_rtt(&self, time: Duration) -> Option<Duration> {
         let (last, first) = (self.recent[0]?, self.recent[RECENT - 1]?);
         let is_long = last.arrived.saturating_duration_since(first.arrived) >= time;

@@ -278,7 +278,7 @@ impl Life {
         }
     }
 
-    /// Sends back what came, as long as the connection carries traffic.
+    /// Echoes a datagram, as long as the connection carries traffic.
     fn answer(&mut self, number: u64, speech: Speech) {
         if let Some(connection) = self.connections.get_mut(&number)
             && self.attached.contains(&number)

@@ -31,7 +31,7 @@ impl Node {
         Self { connection, ledger: Ledger::default(), due: None, is_stirred: true }
     }
 
-    /// The connection, to be told something.
+    /// Returns the connection so that it can be told something.
     pub(super) fn stir(&mut self) -> &mut WarrenConnection {
         self.is_stirred = true;
         &mut self.connection

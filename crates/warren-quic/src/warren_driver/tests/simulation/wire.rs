@@ -123,7 +123,8 @@ impl Wire {
             return None;
         }
         let Reverse(first) = self.underway.pop()?;
-        // Only Initials that arrived. With any other, a stranger could be the first to show it to the exit.
+        // Keeps only Initials that have arrived. If the exit had not seen the Initial, a stranger could be the first
+        // to show it.
         if first.to == EXIT && first.bytes[0] & 0xf0 == 0xc0 && self.initials.len() < 64 {
             self.initials.push(first.bytes.clone());
         }

@@ -94,7 +94,7 @@ fn connections(history: &History, status: &Status, room: usize, look: Look) -> V
     let header = header(width);
     let mut lines = vec![paint(&cut(&format!("{:<name$}{header}", ""), look), Tone::Strong, look)];
     let fits = room.saturating_sub(1);
-    // If not all fit, one row less, because the last row counts the hidden ones.
+    // If not all fit, one connection fewer is shown, because the last row counts the hidden ones.
     let (shown, hidden) = match shown.len() > fits {
         true => shown.split_at(fits.saturating_sub(1)),
         false => (shown.as_slice(), [].as_slice()),
