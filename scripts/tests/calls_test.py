@@ -28,12 +28,7 @@ def problems(root, listed):
     allowed = {(entry["crate"], entry["type"], entry["files"]) for entry in listed}
     said = [f"{crate}: {files} files of {name} call each other in a circle" for crate, name, files in sorted(found - allowed)]
     said += [f"{crate}: there is no circle of {files} files of {name} any more" for crate, name, files in sorted(allowed - found)]
-    return said + [f"{entry['crate']}: the circle of {entry['type']} has no reason" for entry in listed if not has_reason(entry)]
-
-
-def has_reason(entry):
-    """Whether an entry has either a reason or `baseline = true`, which marks a circle that is older than this test."""
-    return bool(entry.get("reason", "").strip()) != (entry.get("baseline") is True)
+    return said + [f"{entry['crate']}: the circle of {entry['type']} has no reason" for entry in listed if not entry.get("reason", "").strip()]
 
 
 class CallsTest(unittest.TestCase):
@@ -95,7 +90,6 @@ class CirclesTest(unittest.TestCase):
         self.assertEqual(problems(self.root, []), ["one: 2 files of Other call each other in a circle"])
         self.assertEqual(len(problems(self.root, [{**entry, "files": 3}])), 2)
         self.assertEqual(problems(self.root, [{**entry, "reason": " "}]), ["one: the circle of Other has no reason"])
-        self.assertEqual(problems(self.root, [{**entry, "reason": "", "baseline": True}]), [])
 
 
 if __name__ == "__main__":

@@ -265,6 +265,7 @@ struct Received {
 }
 
 fn receive(socket: RawFd, buffer: &mut [u8]) -> io::Result<Received> {
+    // Room for either kind: `in_pktinfo` is smaller.
     let mut ancillary = nix::cmsg_space!(libc::in6_pktinfo);
     let mut parts = [IoSliceMut::new(buffer)];
     let message = recvmsg::<SockaddrStorage>(

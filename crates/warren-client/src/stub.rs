@@ -174,6 +174,7 @@ impl Routing {
                 return tunnel.servers.clone();
             }
         }
+        // Held while the helper answers, so that queries of the same moment ask the helper once.
         let mut known = self.known.lock().await;
         if let Some((until, servers)) = known.as_ref()
             && Instant::now() < *until

@@ -300,4 +300,16 @@ impl Clients {
         }
         Ok(())
     }
+
+    /// Updates a client's limit and the name of its session from the registry.
+    fn follow(&mut self, key: PublicKey) {
+        let registry = self.sessions.registry();
+        self.limits.follow(registry, key);
+        // A session survives a new name of its client.
+        if let Some(client) = registry.by_key(key)
+            && let Some(live) = self.by_key.get(&key).and_then(|session| self.live.get_mut(session))
+        {
+            live.name.clone_from(&client.name);
+        }
+    }
 }

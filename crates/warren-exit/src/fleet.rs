@@ -422,6 +422,7 @@ impl Fleet {
             followed = Followed { clients, is_whole: true, unfit, roster: None };
             self.copy_due.get_or_insert(now + COPY_WITHIN);
         }
+        // Even if it is lower than before, since the changes that follow count on from this copy.
         self.revision = revision;
         let was_reachable = self.is_reachable();
         self.follows = true;

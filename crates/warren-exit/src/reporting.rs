@@ -109,6 +109,7 @@ impl Reporting {
         match metrics::serve(settings).await {
             Ok(server) => self.metrics = server,
             Err(error) => {
+                // The old address was free a moment ago. If it no longer is, the error below says enough.
                 self.metrics = metrics::serve(before).await.ok().flatten();
                 return Err(error);
             }

@@ -47,6 +47,7 @@ pub(crate) fn carrier(
         return Ok(None);
     };
     let key = key(clients, users)?;
+    // For one worker: only the first one serves WireGuard.
     let sockets = sockets::bind(listen, 1)?.into_iter().flatten().collect();
     Ok(Some(WireGuardCarrier { key, sockets, mtu: MTU }))
 }
@@ -163,6 +164,7 @@ pub fn new_client(
         let servers: Vec<String> = config.dns.iter().map(IpAddr::to_string).collect();
         writeln!(text, "DNS = {}", servers.join(", "))?;
     }
+    // wg(8) proposes 25 seconds for peers behind NAT or a firewall.
     write!(
         text,
         "MTU = {MTU}\n\n[Peer]\nPublicKey = {exit_key}\nPresharedKey = {preshared}\n\

@@ -205,6 +205,7 @@ fn seeing(identity: Option<(String, String)>) -> anyhow::Result<ClientConfig> {
         }
         None => builder.with_no_client_auth(),
     };
+    // etcd serves gRPC, which is HTTP/2.
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
 }

@@ -175,6 +175,7 @@ impl Exits {
 
     pub(crate) fn list(&self) -> Vec<FleetExit> {
         let exits = self.members.iter().filter_map(|(exit, member)| {
+            // An exit without a key was never linked, so it serves nobody yet.
             let key = member.key?;
             let seen = self.heartbeats.get(exit);
             let heartbeat = seen.map(|seen| &seen.heartbeat);
@@ -199,6 +200,7 @@ impl Exits {
     pub(crate) fn own_clock_offset(&self, me: &ExitId) -> i64 {
         let others = self.heartbeats.iter().filter(|(exit, _)| *exit != me);
         let mut offsets: Vec<i64> = others.filter_map(|(_, seen)| seen.clock_offset).collect();
+        // This exit's own clock takes part in the median, with an offset of 0 from itself.
         offsets.push(0);
         offsets.sort_unstable();
         let middle = offsets.len() / 2;

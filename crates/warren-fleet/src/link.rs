@@ -116,6 +116,7 @@ impl Link {
 
     /// Takes the messages for the exit, in this order.
     pub(crate) fn take_messages(&mut self) -> Vec<FleetMessage> {
+        // An exit that waits for its full copy gets the exits together with it (`send_whole`).
         if self.exit.as_ref().is_none_or(|exit| exit.whole.is_none() && self.copy.is_filled()) {
             self.exits.take_changed();
         } else if self.exits.take_changed() {
@@ -247,6 +248,7 @@ impl Link {
     }
 
     fn request(&mut self, id: u64, rows: Vec<RowChange>, now: Instant) {
+        // A request is judged by the rows that the exit has seen. Without its full copy, the exit has seen none.
         let basis = self
             .exit
             .as_ref()
@@ -271,6 +273,7 @@ impl Link {
     fn applied(&mut self, revision: i64) {
         let Some(exit) = &mut self.exit else { return };
         exit.applied = exit.applied.max(revision);
+        // Waiting requests are judged by older rows than those that the exit has now.
         let needed = self.requests.oldest_basis().map_or(exit.applied, |basis| basis.min(exit.applied));
         self.copy.forget_unseen(needed);
         exit.is_news |= exit.applied >= exit.told && self.copy.take_revoked();
@@ -294,6 +297,7 @@ impl Link {
     pub(crate) fn store_down(&mut self, reason: String, now: Instant) {
         self.requests.lose();
         let since = match &self.store {
+            // Several members may fail in turn. The exit hears since when none of them has answered.
             Store::Down { since, .. } => *since,
             Store::Up { .. } | Store::Refused(_) => now,
         };
@@ -404,6 +408,8 @@ impl Link {
         let rows = match own {
             None => changed.rows,
             Some(Written { number, held: true, .. }) => {
+                // The exit learns of its own rows by the answers, so only rows of requests that were given up are left to
+                // tell.
                 let held = self.requests.held(number, revision);
                 answers = held.messages;
                 held.unexpected
@@ -413,19 +419,13 @@ impl Link {
                 Vec::new()
             }
         };
-        if !rows.is_empty() && self.exit.as_ref().is_some_and(|exit| exit.whole.is_some()) {
+        if let Some(exit) = self.exit.as_mut().filter(|exit| exit.whole.is_some() && !rows.is_empty()) {
+            exit.told = revision;
             self.copy.note_unseen(revision, changed.before);
             self.copy.note_revoked(&rows);
-            self.tell(revision, rows);
-        }
-        self.out.extend(answers);
-    }
-
-    fn tell(&mut self, revision: i64, rows: Vec<RowChange>) {
-        if let Some(exit) = self.exit.as_mut().filter(|exit| exit.whole.is_some()) {
-            exit.told = revision;
             self.out.extend(copy::in_parts(revision, rows));
         }
+        self.out.extend(answers);
     }
 
     fn event(&mut self, pair: &Pair, now: SystemTime, changed: &mut Changed) {
@@ -467,8 +467,10 @@ impl Link {
             Key::Roster => {
                 let roster = pair.roster();
                 self.copy.set_roster(roster.clone());
+                // Nobody is told of a deleted roster: exits and clients keep the one that they have.
                 self.out.extend(roster.map(|bytes| FleetMessage::Roster { bytes }));
             }
+            // A running link keeps its agreement if the stored one is damaged or deleted.
             Key::Meta => self.meta = pair.parse("agreement").or(self.meta.take()),
             Key::Written(_) | Key::Position(_) | Key::Drain(_) => {}
         }
@@ -479,6 +481,7 @@ impl Link {
         if !matches!(self.store, Store::Up { .. }) || self.requests.is_empty() {
             return None;
         }
+        // Each request sets its own basis (`Waiting::part`).
         let known = Known { keys: &self.keys, rows: self.copy.rows(), unseen: self.copy.unseen(), basis: 0 };
         let (answers, next) = self.requests.next(known, self.copy.revision());
         self.out.extend(answers);
@@ -529,6 +532,8 @@ impl Link {
     /// The heartbeat: the transaction and the key that has the lease. `None` while there is no exit that may serve.
     pub(crate) fn heartbeat(&self, now: SystemTime) -> Option<(Transaction, String)> {
         let exit = self.exit.as_ref().filter(|_| self.refusal().is_none())?;
+        // Most revisions change no row, and the exit hears nothing of them. If it has applied all that it was told, it is
+        // as recent as the copy.
         let is_level = exit.whole.is_some() && exit.applied >= exit.told;
         let applied = if is_level { self.copy.revision() } else { exit.applied };
         let (load, state, release) = (exit.load, exit.state, exit.release.clone());

@@ -27,6 +27,7 @@ pub(crate) async fn rejoin(client: &mut Client, keys: &Keys, me: &ExitId) -> any
 pub(crate) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> {
     let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
     operations.push(TxnOp::put(keys.name(&Key::RemovedExit(exit.clone())), REMOVED, None));
+    // By this, a link that may remove users finds the exit's user.
     operations.push(TxnOp::put(keys.grant(exit), serde_json::to_vec(&Grant::default())?, None));
     // An exit can leave only a fleet whose beginning is over.
     operations.push(TxnOp::delete(keys.beginning(), None));

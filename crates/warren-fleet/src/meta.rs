@@ -121,6 +121,7 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     if meta.id != known.fleet {
         return Err(Mismatch::OtherFleet);
     }
+    // Checked before cluster and revision, which a recovery may have changed for a good reason.
     if meta.epoch > known.epoch {
         return if found.is_removed { Err(Mismatch::Removed) } else { Ok((meta, true)) };
     }
@@ -133,6 +134,8 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     if !found.is_member || found.is_removed {
         return Err(Mismatch::Removed);
     }
+    // New writes may have brought a restored store past the known revision. What this exit wrote last would still be
+    // missing.
     if found.own < known.own {
         return Err(Mismatch::LostWrite { known: known.own });
     }

@@ -317,11 +317,5 @@ pub(crate) fn removed_exits(
     news.map(|(exit, _)| exit.clone()).collect()
 }
 
-/// All rows of a registry in groups: each client, invitation and removed key by itself.
-pub(crate) fn all(rows: impl IntoIterator<Item = RowChange>) -> Vec<Vec<RowChange>> {
-    let mut seen = BTreeSet::new();
-    rows.into_iter().filter(|row| row.is_set() && seen.insert(row.id())).map(|row| vec![row]).collect()
-}
-
 #[cfg(test)]
 mod tests;

@@ -129,6 +129,7 @@ impl Requests {
     /// Answers requests that have waited too long, or all.
     pub(crate) fn expire(&mut self, now: Option<Instant>) -> Vec<FleetMessage> {
         let mut answers = Vec::new();
+        // All requests have the same patience, so the first one expires first.
         while self.waiting.front().is_some_and(|request| now.is_none_or(|now| now >= request.until)) {
             let expired = self.waiting.pop_front();
             answers.extend(
@@ -187,6 +188,7 @@ impl Requests {
 
     fn refuse(&mut self, revision: i64) -> Vec<FleetMessage> {
         let Some(request) = self.waiting.pop_front() else { return Vec::new() };
+        // Rows of earlier transactions of this request are in the store and stay there.
         let stored: Vec<_> = request.rows.into_iter().take(request.stored).collect();
         let told = (!stored.is_empty()).then_some(FleetMessage::Changes { revision, rows: stored });
         let answer = FleetMessage::Answer { id: request.id, outcome: Outcome::Conflict };
@@ -198,6 +200,7 @@ impl Requests {
         let answer = FleetMessage::Answer { id: request.id, outcome: Outcome::Stored { revision } };
         let corrected = request.corrected;
         let told = (!corrected.is_empty()).then_some(FleetMessage::Changes { revision, rows: corrected });
+        // At the answer, the exit applies the rows as it wanted them. The corrections must come after it.
         [answer].into_iter().chain(told).collect()
     }
 
@@ -253,6 +256,7 @@ impl Waiting {
         loop {
             let rows = rest.get(..count).unwrap_or_default();
             let draft = draft(known, rows, &self.rows)?;
+            // One row always fits: a client claims a name, four addresses and a next key at most.
             if draft.fits() || count <= 1 {
                 let part =
                     Part { id: self.id, count, rows: draft.rows.clone(), corrected: draft.corrected.clone() };

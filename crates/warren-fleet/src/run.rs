@@ -78,6 +78,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     let sweeping = tokio::spawn(users::watch(runner.config.clone(), Arc::clone(&runner.is_used)));
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be watched")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
+    // Does not wait for the store: the exit gets the copy from the disk while the store is away.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let mut ticks = interval(Duration::from_millis(50));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -391,6 +392,7 @@ impl Runner {
 
     /// Connects to the next member of the store.
     fn connect(&mut self) {
+        // Reads the files again, so that a renewed certificate needs no restart.
         let options = match self.config.store.options() {
             Ok(options) => options,
             Err(error) => return self.lost(format!("{error:#}"), None),
@@ -492,6 +494,7 @@ impl Runner {
         if let Some(saving) = self.disk.saving.take() {
             let _ = saving.await;
         }
+        // Gives the connection's task time to hand the lease back. If it does not succeed, the lease expires.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

@@ -277,6 +277,7 @@ impl Sessions {
     /// Records that a batch is stored. If a key has changed again meanwhile, it stays unsent, even if its session has the same
     /// nonce: the session may have another number, or an earlier lease.
     pub(crate) fn stored(&mut self, batch: &SessionBatch, now: Instant) {
+        // Each batch that is stored allows a larger one again.
         self.narrowed = self.narrowed.map(|most| most * 2).filter(|most| *most < MAX_OPERATIONS);
         for (key, change) in &batch.sessions {
             self.written.entry(*key).or_insert((now, 0)).1 += 1;

@@ -172,6 +172,7 @@ pub(crate) fn decode(bytes: &[u8]) -> anyhow::Result<Snapshot> {
     let text = std::str::from_utf8(bytes).context("it is not text")?;
     let (rest, sum) =
         text.strip_suffix('\n').and_then(|text| text.rsplit_once('\n')).context("its end is missing")?;
+    // The checksum covers the line feed before it, too.
     let body = text.get(..=rest.len()).unwrap_or_default();
     if checksum(body.as_bytes()) != sum {
         bail!("its checksum is wrong");

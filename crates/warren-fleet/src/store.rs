@@ -50,6 +50,7 @@ impl StoreOptions {
     /// If it cannot be reached, does not prove who it is, or refuses this client.
     pub(crate) async fn connect(&self, endpoint: &str) -> anyhow::Result<Client> {
         let mut options =
+            // Otherwise the watch of a member that is cut off from the others would stay open and silent.
             ConnectOptions::new().with_require_leader(true).with_connect_timeout(ANSWER_TIMEOUT);
         if endpoint.starts_with("https://") {
             let mut tls = TlsOptions::new();
@@ -62,6 +63,7 @@ impl StoreOptions {
             options = options.with_tls(tls);
         }
         if let Some((user, password)) = &self.user {
+            // etcd's simple tokens end after five minutes without use by default (`--auth-token-ttl`).
             options = options.with_user(user, password).with_auto_token_refresh(true);
         }
         let connected = timeout(ANSWER_TIMEOUT, Client::connect([endpoint], Some(options))).await;
@@ -165,6 +167,7 @@ async fn read_pages(
     has_answered: impl Fn(),
 ) -> anyhow::Result<(i64, Vec<Pair>)> {
     let mut kv = client.kv_client().max_decoding_message_size(MOST_BYTES);
+    // The first page is read at revision 0, which stands for the latest one. All later pages are read at the same revision.
     let (mut revision, mut bytes) = (0, 0);
     let mut pairs = Vec::new();
     for kind in
@@ -190,6 +193,7 @@ async fn read_pages(
             }
             pairs.extend(pairs_of(&page));
             match page.kvs().last() {
+                // No key lies between a key and the same key with a zero byte after it.
                 Some(last) if page.more() => start = [last.key(), b"\0"].concat(),
                 _ => break,
             }
@@ -211,6 +215,7 @@ pub(crate) fn has_found(response: &TxnOpResponse) -> bool {
 fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {
+        // Prefixes are ASCII, so this does not overflow.
         *last += 1;
     }
     end

@@ -150,6 +150,7 @@ impl Drafting<'_> {
         let Some(seen) = self.known.unseen.seen(id, basis) else {
             return Ok(wanted.clone());
         };
+        // The others' changes have undone each other, or have made the change that is wanted.
         if *seen == current || *wanted == current {
             return Ok(wanted.clone());
         }
@@ -244,6 +245,7 @@ impl Drafting<'_> {
         for (claim, key) in std::mem::take(&mut self.claims) {
             let name = self.claim_name(&claim);
             let expected = match (self.releases.remove(&claim), self.known.rows.holder(&claim)) {
+                // Links do not follow the keys of claims, so a claim's revision is not known, but its value is.
                 (Some(holder), _) => Expected::Value(holder_text(holder)),
                 (None, None) => Expected::Modified(0),
                 (None, Some(_)) => return Err(Conflict),
@@ -257,6 +259,7 @@ impl Drafting<'_> {
             self.draft.operations.insert(name, Some(holder_text(key)));
         }
         for claim in std::mem::take(&mut self.releases).into_keys() {
+            // Needs no condition: the row of the client that gives the claim up must be as it is known.
             self.draft.operations.insert(self.claim_name(&claim), None);
         }
         self.keys_are_nobodys_next()?;

@@ -11,6 +11,7 @@ mod connection;
 mod control;
 mod intake;
 mod port;
+mod receive;
 mod room;
 mod silence;
 mod table;
@@ -29,7 +30,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use noq_proto::{EndpointEvent, Incoming};
+use noq_proto::Incoming;
 use noq_udp::RecvMeta;
 
 use self::{
@@ -55,10 +56,6 @@ use crate::{
     strangers::{Displaced, ExitSecrets, Gate},
     tls,
 };
-
-/// Maximum number of closed connections that still answer late packets. Each does so for three probe timeouts, and takes about 50
-/// KiB. A peer can lengthen that time by announcing a long acknowledgement delay. Beyond the limit, the oldest are forgotten.
-const MAX_OVER: usize = 256;
 
 /// All connections of one worker.
 pub struct WarrenEndpoint {
@@ -134,11 +131,6 @@ impl WarrenEndpoint {
 
     pub(crate) fn set_identities(&mut self, keys: &[PrivateKey]) -> Result<(), EndpointError> {
         self.ports.iter_mut().flatten().try_for_each(|port| port.set_identities(keys))
-    }
-
-    /// Whether this is an exit's endpoint.
-    fn is_exit(&self) -> bool {
-        self.identity.is_none()
     }
 
     fn new(settings: TransportSettings, identity: Option<PrivateKey>) -> Result<Self, EndpointError> {
@@ -300,7 +292,7 @@ impl WarrenEndpoint {
     }
 
     pub(crate) fn rebind(&mut self, id: ConnectionId, socket: UdpSocket) -> std::io::Result<()> {
-        let using = quic_config::socket_use(&self.settings, self.identity.is_none());
+        let using = quic_config::socket_use(&self.settings, self.is_exit());
         let found =
             self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
         // A connection that has ended needs no socket. Its event tells the caller.
@@ -356,40 +348,6 @@ impl WarrenEndpoint {
             }
         })
         .await;
-    }
-
-    /// Forgets the counters of connections whose end was delivered in the previous poll. Removes connections that need no more
-    /// answers, displaced handshakes, and the oldest closed connections beyond the limit.
-    fn remove_retired(&mut self) {
-        let mut retired = std::mem::take(&mut self.retired);
-        let mut excess = retired.len().saturating_sub(MAX_OVER);
-        retired.retain(|&slot| {
-            let Some(connection) = self.connections.get_mut(slot) else { return false };
-            connection.forget_stats();
-            let is_gone = connection.is_gone();
-            if !is_gone && excess == 0 && !connection.is_to_be_forgotten() {
-                return true;
-            }
-            excess = excess.saturating_sub(1);
-            let (index, handle) = (connection.place.port, connection.place.handle);
-            self.connections.remove(slot);
-            if let Some(place) = self.ports.get_mut(index)
-                && let Some(port) = place
-            {
-                if !is_gone {
-                    // The time for late packets is not over, so the endpoint must be told to forget the connection too.
-                    port.endpoint.handle_event(handle, EndpointEvent::drained());
-                }
-                port.remove_route(handle, slot);
-                if self.identity.is_some() {
-                    // A client's port serves one connection, so it closes with the connection.
-                    *place = None;
-                }
-            }
-            false
-        });
-        retired.append(&mut self.retired);
-        self.retired = retired;
     }
 
     fn get(&self, id: ConnectionId) -> Option<&WarrenConnection> {

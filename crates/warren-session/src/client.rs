@@ -46,7 +46,7 @@ pub use self::welcome::{SessionGrant, WelcomeError};
 use self::link::{Link, Phase};
 use crate::clients::MAX_NAME_LENGTH;
 use crate::goodbye::{Goodbye, Violation};
-use crate::message::{self, Message};
+use crate::message;
 use crate::planted::{Bug, is_planted};
 use crate::planted_moves;
 use crate::roster::FleetName;
@@ -158,11 +158,6 @@ impl ClientSession {
                 self.say_stay(index);
             }
         }
-    }
-
-    fn say_stay(&mut self, index: u32) {
-        let bytes = message::encode(&Message::Stay(message::Stay { claim: self.config.claim }));
-        self.actions.push_back(ClientAction::Send { index, bytes });
     }
 
     /// Starts to connect.

@@ -5,9 +5,12 @@
 
 mod action;
 mod admin;
+mod answers;
 mod config;
 mod connections;
 mod deadlines;
+mod elsewhere;
+mod ending;
 mod enrolment;
 mod events;
 mod fleet;
@@ -15,6 +18,7 @@ mod fleet_news;
 mod fleet_rules;
 mod follow;
 mod handshake;
+mod requests;
 mod roster;
 mod session;
 mod store;
@@ -37,7 +41,7 @@ pub use self::updates::Announced;
 
 pub(crate) use self::config::KEEP_ALIVE;
 
-use self::connections::{Connections, Phase};
+use self::connections::Connections;
 use self::deadlines::{Deadline, Deadlines};
 use self::fleet_rules::FleetRules;
 use self::session::Predecessors;
@@ -55,16 +59,6 @@ pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval of `last_seen` updates for online clients. After a crash, a full pool takes leases back in the order of `last_seen`.
 const LAST_SEEN_INTERVAL: Duration = Duration::from_secs(600);
-
-/// Delay before the store is told that a session ended. One request covers all sessions that end within this time, so that a
-/// client that reconnects in a tight loop cannot make the exit write all the time.
-const ENDED_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Delay before repeating a write for which the store was unavailable.
-const UNAVAILABLE_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Delay before resending a row that somebody else has changed meanwhile. By then the other change has arrived.
-const CONFLICT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How many connections of one key may wait for their first message, in addition to those of one full session. They cover
 /// attempts that the client abandoned without a close.
@@ -242,19 +236,6 @@ impl ExitSessions {
         self.sessions.get(&session)
     }
 
-    /// Records that the client of a session has sent something. The driver need not report every packet, but it must
-    /// report the keep-alives of an idle client.
-    pub fn heard(&mut self, now: Instant, session: SessionId) {
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.heard = session.heard.max(now);
-        }
-    }
-
-    /// The time of a session's latest packet on the wall clock.
-    pub fn seen_at(&self, session: &Session) -> SystemTime {
-        self.clock.at(session.heard)
-    }
-
     /// The address pool, which also contains the exit's own inner addresses.
     pub fn pool(&self) -> &AddressPool {
         &self.pool
@@ -304,93 +285,6 @@ impl ExitSessions {
         self.save_ends();
     }
 
-    /// Ends a session and closes its connections. The key keeps its lease.
-    fn end(&mut self, now: Instant, session: SessionId, reason: EndReason) {
-        let Some(ended) = self.sessions.remove(&session) else { return };
-        if let Some(deadline) = ended.offline_deadline {
-            self.deadlines.remove(deadline, Deadline::Session(session));
-        }
-        if let Some(deadline) = self.fleet.leaving.remove(&session) {
-            self.deadlines.remove(deadline, Deadline::Leaving(session));
-        }
-        self.by_key.remove(&ended.key);
-        for (index, connection) in ended.attached() {
-            self.actions.push_back(ExitAction::Detach { session, connection, index });
-        }
-        self.actions.push_back(ExitAction::End { session, reason });
-        // Done after `End`: the driver must stop routing packets to the session before its connections are told why.
-        for (_, connection) in ended.attached() {
-            self.dismiss(connection, reason.goodbye());
-        }
-        // From now on, a full pool may take the lease back.
-        self.pool.set_offline(ended.key, self.clock.at(now));
-        self.record_seen(ended.key, self.seen_at(&ended));
-        self.save_soon(now);
-    }
-
-    /// Schedules a write of all changes to the store soon, together with later ones.
-    fn save_soon(&mut self, now: Instant) {
-        if self.store.ends_due.is_none() {
-            self.store.ends_due = Some(now + ENDED_INTERVAL);
-            self.deadlines.add(now + ENDED_INTERVAL, Deadline::Ends);
-        }
-    }
-
-    /// Sends a connection the reason and closes it. It must be detached from its session already.
-    fn dismiss(&mut self, connection: u64, reason: Goodbye) {
-        if self.drop_connection(connection).is_none() {
-            return;
-        }
-        let bytes = message::encode(&reason.to_message());
-        if !is_planted(Bug::LostGoodbye) {
-            self.actions.push_back(ExitAction::Send { connection, bytes });
-        }
-        self.actions.push_back(ExitAction::Close { connection, reason });
-    }
-
-    /// Forgets a connection and its deadline. Returns its phase.
-    fn drop_connection(&mut self, connection: u64) -> Option<Phase> {
-        let phase = self.connections.remove(connection)?;
-        if let Some(deadline) = phase.deadline() {
-            self.deadlines.remove(deadline, Deadline::Handshake(connection));
-        }
-        if let Phase::Storing { request, .. } = phase
-            && let Some(awaited) = self.store.awaited(request)
-        {
-            awaited.waiting.remove(&connection);
-        }
-        Some(phase)
-    }
-
-    /// Detaches a connection from its session. If it was the last one, the session stays attachable for [`SESSION_TIMEOUT`], or
-    /// ends at once after a long absence.
-    fn detach(&mut self, now: Instant, session: SessionId, connection: u64, index: u32, absence: Absence) {
-        let Some(state) = self.sessions.get_mut(&session) else { return };
-        // A newer connection has the index already.
-        if !state.detach(connection, index) {
-            return;
-        }
-        self.actions.push_back(ExitAction::Detach { session, connection, index });
-        if state.attached().next().is_some() {
-            return;
-        }
-        // Later connections are refused, so the session need not wait for one.
-        if let Some(reason) = self.leaving {
-            self.end(now, session, EndReason::Shutdown(reason));
-            return;
-        }
-        if is_planted(Bug::SessionNeverTimesOut) {
-            return;
-        }
-        if absence == Absence::Long {
-            self.end(now, session, EndReason::TimedOut);
-        } else if let Some(state) = self.sessions.get_mut(&session) {
-            let deadline = now + SESSION_TIMEOUT;
-            state.offline_deadline = Some(deadline);
-            self.deadlines.add(deadline, Deadline::Session(session));
-        }
-    }
-
     fn stamp_online(&mut self, now: Instant) {
         let online: Vec<_> =
             self.sessions.values().map(|session| (session.key, self.seen_at(session))).collect();
@@ -399,34 +293,6 @@ impl ExitSessions {
             self.save();
         }
         self.deadlines.add(now + LAST_SEEN_INTERVAL, Deadline::LastSeen);
-    }
-
-    /// Tells the store about ended sessions, if that is due.
-    fn save_ends(&mut self) {
-        if self.store.ends_due.is_some() {
-            self.save();
-        }
-    }
-
-    /// Tells the store about every change that is in force. Consecutive requests become one.
-    fn save(&mut self) {
-        if let Some(due) = self.store.ends_due.take() {
-            self.deadlines.remove(due, Deadline::Ends);
-        }
-        self.actions.extend(self.store.begin_batch().map(ExitAction::Store));
-    }
-
-    /// Schedules another write to the store, because it has refused one.
-    fn save_later(&mut self, now: Instant, refusal: StoreRefusal) {
-        if self.store.again_at.is_none() {
-            let at = now
-                + match refusal {
-                    StoreRefusal::Unavailable => UNAVAILABLE_INTERVAL,
-                    StoreRefusal::Conflict => CONFLICT_INTERVAL,
-                };
-            self.store.again_at = Some(at);
-            self.deadlines.add(at, Deadline::Again);
-        }
     }
 }
 

@@ -66,6 +66,7 @@ pub const MAX_ROUTES: usize = 1_024;
 pub const MAX_DNS_SERVERS: usize = 16;
 
 /// Maximum number of keys that an exit serves at once.
+// The current key, and the old one while clients learn the current one.
 pub const MAX_EXIT_KEYS: usize = 2;
 
 /// Smallest inner MTU in bytes: IPv6 needs 1,280 (RFC 8200 section 5).

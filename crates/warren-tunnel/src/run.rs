@@ -6,6 +6,8 @@ mod commands;
 mod from_carrier;
 mod from_device;
 mod longest_turn;
+mod ready;
+mod reports;
 mod rest;
 mod snapshot;
 mod to_device;
@@ -205,6 +207,8 @@ impl Worker {
                 Turn::Busy if start.elapsed() >= ROW => break,
                 Turn::Busy => did_something = true,
                 Turn::Idle => {
+                    // A wake-up that found nothing is no work. `Rest` would take the time since then for the time since the
+                    // last work.
                     let due = did_something.then(|| self.rest.due(Instant::now(), &self.totals));
                     if let Some(length) = due.flatten() {
                         // Blocks the whole thread on purpose, so that packets gather in the sockets in the meantime.
@@ -239,6 +243,7 @@ impl Worker {
             return Turn::Last;
         }
         busy |= self.take_snapshot();
+        // Busy while reports wait, because the channel does not wake this worker when it has room.
         busy |= self.flush_reports();
         busy |= self.take_carrier(cx, now);
         busy |= self.take_wireguard(cx, now);
@@ -252,26 +257,6 @@ impl Worker {
         self.count_drives();
         self.run_timer(cx, now);
         if busy { Turn::Busy } else { Turn::Idle }
-    }
-
-    fn fill_connections(&mut self, now: Instant) {
-        for _ in 0..self.ready.len() {
-            let Some(slot) = self.ready.pop_front() else { return };
-            // The connection may have ended since it was listed. Its slot may have a new pump, which may be drained as
-            // well.
-            let Some(pump) = self.pumps.get_mut(slot) else { continue };
-            pump.listed = false;
-            pump.drain(&mut self.endpoint, &mut self.arena, now, &mut self.totals, &mut self.drops);
-        }
-    }
-
-    /// Adds a pump to the list for `fill_connections`, if it has something to send and may send.
-    fn list(&mut self, slot: usize, now: Instant) {
-        let Some(pump) = self.pumps.get_mut(slot) else { return };
-        if !pump.listed && !pump.blocked && pump.has_work(now) {
-            pump.listed = true;
-            self.ready.push_back(slot);
-        }
     }
 
     fn count_drives(&mut self) {
@@ -288,6 +273,7 @@ impl Worker {
             // Sends these repairs, which were queued after this turn's flush.
             self.endpoint.flush(cx);
         }
+        // If the timer is still set, it fires once more. That costs one empty turn.
         let Some(wait) = self.longest_sleep(now) else {
             self.timer_due = None;
             return;
@@ -312,31 +298,5 @@ impl Worker {
         let repair = self.repair_due.map(|due| due.saturating_duration_since(now));
         let wireguard = self.wireguard.as_ref().and_then(|wireguard| wireguard.due(now));
         [held_back, self.upkeep.due(), repair, wireguard].into_iter().flatten().min()
-    }
-
-    fn report(&mut self, report: Report) {
-        // Reports stay in order, so a new one must not overtake those that wait.
-        if !self.unsent_reports.is_empty() {
-            self.unsent_reports.push_back(report);
-            return;
-        }
-        match self.reports.try_send(report) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(report)) => self.unsent_reports.push_back(report),
-            // Without the control plane, nothing else would ever stop this worker.
-            Err(mpsc::error::TrySendError::Closed(_)) => self.stopping = Some((0, String::new())),
-        }
-    }
-
-    fn flush_reports(&mut self) -> bool {
-        for report in std::mem::take(&mut self.unsent_reports) {
-            self.report(report);
-        }
-        !self.unsent_reports.is_empty()
-    }
-
-    /// The worker's number among its siblings.
-    fn number(&self) -> usize {
-        usize::from(self.tuning.settings.worker.index())
     }
 }

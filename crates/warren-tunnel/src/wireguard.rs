@@ -127,6 +127,7 @@ impl WireGuard {
             *size = sealed;
         }
         *datagrams += 1;
+        // UDP segmentation offload allows only the last datagram to be shorter (`UDP_SEGMENT` in udp(7)).
         self.run.is_full = sealed < self.run.size;
         self.run.to = Some((peer, path));
         if let Some(member) = self.members.by_peer.get_mut(&peer) {
@@ -164,6 +165,7 @@ impl Members {
 
     /// Makes a peer a member, with a connection of its own.
     pub(crate) fn add(&mut self, peer: usize) -> ConnectionId {
+        // Never used twice, because commands for an earlier connection may still be under way.
         self.connections += 1;
         let connection = ConnectionId::of_other_protocol(self.worker, self.connections);
         let member = Member {

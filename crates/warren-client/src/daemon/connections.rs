@@ -212,6 +212,7 @@ impl Connections {
         }
         let socket = match exits::bind(remote) {
             Ok(socket) => socket,
+            // SO_MARK needs a capability (socket(7)), which this process will not get later.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 anyhow::bail!(
                     "cannot mark the carrier's UDP socket: not permitted; run it as root or with CAP_NET_ADMIN"

@@ -162,6 +162,7 @@ impl Daemon {
         self.host.put_off_look();
         self.on_demand.goes_on(now, by_user);
         self.health.goes_on();
+        // Exits that refused this client before the rest may accept it now.
         self.sessions.connections.exits.forgive();
         self.sessions.begin(now);
         Ok(())

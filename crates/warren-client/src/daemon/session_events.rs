@@ -80,6 +80,7 @@ impl Daemon {
                 }
             }
             ClientAction::AskedToLeave => sessions.asked_to_leave(Instant::now()),
+            // The new session takes the place of the lost one at once, so the tunnel does not go down.
             ClientAction::Down { .. } if sessions.takes_over() => self.switch(Instant::now()).await,
             ClientAction::Down { reason, goodbye } => self.down(reason, goodbye),
             ClientAction::Stopped { reason }
@@ -118,6 +119,7 @@ impl Daemon {
                 self.sessions.connections.exits.avoid_current(now);
                 self.sessions.start_race(&mut self.host.lockdown, Purpose::Leave).await?;
             }
+            // A client that is down searches for an exit anyway.
             Step::Race => {}
             Step::Probe(Which::InUse) => {
                 self.sessions.probe_in_use(self.host.device_name());

@@ -190,6 +190,7 @@ impl Sessions {
                 self.worker.send_all(SharedCommand::EndSession { session }).await;
             }
         }
+        // Last: without the rules, the workers cannot tell which of two sessions a packet takes.
         self.worker.send_all(SharedCommand::Move { moving: None }).await;
     }
 

@@ -11,6 +11,7 @@ use warren_session::{PublicKey, UPDATES};
 use super::{Clients, Watched};
 use crate::host::Waiting;
 use crate::list;
+use warren_config::ClientsImport;
 use warren_control::{
     ClientChange, ClientView, LiveView, NewClient, Page, PageQuery, RequestRefused, timestamp,
 };
@@ -160,16 +161,19 @@ impl Clients {
         }))
     }
 
-    /// Updates a client's limit and the name of its session from the registry.
-    pub(super) fn follow(&mut self, key: PublicKey) {
-        let registry = self.sessions.registry();
-        self.limits.follow(registry, key);
-        // A session survives a new name of its client.
-        if let Some(client) = registry.by_key(key)
-            && let Some(live) = self.by_key.get(&key).and_then(|session| self.live.get_mut(session))
-        {
-            live.name.clone_from(&client.name);
+    /// Refuses a change by command while a file waits to be imported, because the import would undo the change.
+    pub(super) fn refuse_if_edited(&self) -> Result<(), RequestRefused> {
+        self.store.refuse_if_edited().map_err(RequestRefused::new)?;
+        // A file with a mistake counts as waiting too: it is imported once it is corrected.
+        let is_waiting = ClientsImport::read(&self.path)
+            .map_or(true, |import| import.is_some_and(|import| import.mark() != self.store.imported()));
+        if is_waiting {
+            return Err(RequestRefused::new(format!(
+                "{} waits to be imported; run `warren reload exit` first, or remove the file",
+                self.path.display()
+            )));
         }
+        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use warren_session::exit::SessionConfig;
 use super::{Clients, Proposed, Watched};
 use crate::import::{changes, refuse_silent, registry_after};
 use warren_config::{ClientsImport, load_clients, staged_path};
-use warren_control::{ImportSummary, RequestRefused};
+use warren_control::ImportSummary;
 use warren_tunnel::WorkerHandle;
 
 /// Clients that somebody has edited.
@@ -36,21 +36,6 @@ impl Clients {
         };
         self.check_edited(&edited)?;
         Ok(Some(edited))
-    }
-
-    /// Refuses a change by command while a file waits to be imported, because the import would undo the change.
-    pub(super) fn refuse_if_edited(&self) -> Result<(), RequestRefused> {
-        self.store.refuse_if_edited().map_err(RequestRefused::new)?;
-        // A file with a mistake counts as waiting too: it is imported once it is corrected.
-        let is_waiting = ClientsImport::read(&self.path)
-            .map_or(true, |import| import.is_some_and(|import| import.mark() != self.store.imported()));
-        if is_waiting {
-            return Err(RequestRefused::new(format!(
-                "{} waits to be imported; run `warren reload exit` first, or remove the file",
-                self.path.display()
-            )));
-        }
-        Ok(())
     }
 
     fn check_edited(&self, edited: &Edited) -> anyhow::Result<()> {

@@ -18,6 +18,7 @@ use warren_control::{CutOff, RequestRefused};
 use warren_session::PublicKey;
 
 /// How long an operator waits for the store.
+// The exit itself gives a request up after three seconds (`PATIENCE` in `fleet/requests.rs`).
 const STORE_PATIENCE: Duration = Duration::from_millis(3_200);
 
 /// How long a command waits for the other exits to apply a change that is in the store.

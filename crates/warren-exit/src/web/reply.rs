@@ -37,6 +37,7 @@ fn longest(value: &Value) -> usize {
         Value::Null | Value::Bool(_) => 5,
         // The longest number is a float, such as -1.7976931348623157e+308.
         Value::Number(_) => 32,
+        // An escape such as `\u001f` takes six bytes in place of one.
         Value::String(text) => text.len() + 2 + 5 * text.bytes().filter(|byte| is_escaped(*byte)).count(),
         Value::Array(values) => 2 + values.iter().map(|value| longest(value) + 1).sum::<usize>(),
         Value::Object(values) => {

@@ -213,6 +213,7 @@ pub(super) fn check_not_joining(directory: &Path) -> anyhow::Result<()> {
 /// The store's credentials in a ticket, each with the name of its file.
 fn credentials_of(ticket: &Ticket) -> Vec<(&'static str, &String)> {
     let identity = ticket.identity.as_ref();
+    // In the order of `CREDENTIALS`.
     let contents = [
         ticket.ca.as_ref(),
         identity.map(|(certificate, _)| certificate),

@@ -21,7 +21,6 @@ use crate::keys::{Key, Keys, is_fleet_name};
 use crate::link::{pools_text, rows_of};
 use crate::meta::{FORMAT, Meta};
 use crate::planted::reached;
-use crate::recovery;
 use crate::run::{Directories, random_name};
 use crate::store::{apply, in_words, read_all};
 
@@ -123,6 +122,7 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let begun = match upload(&mut client, &keys, &registry).await {
         Ok(count) => {
             reached("clients stored");
+            // Last, so that no link begins to serve an incomplete fleet.
             write_config(directories.config, &config).map(|()| count)
         }
         Err(error) => Err(error),
@@ -168,6 +168,7 @@ fn own_clients(
         (None, Some(settings)) => load_clients(&settings.clients_path(directories.state))?,
         (None, None) => ClientRegistry::new(),
     };
+    // Without --pool, the pools are those of this exit, which its clients fit already.
     for client in registry.iter().filter(|_| !arguments.pool.is_empty()) {
         let fixed = client.ipv4.map(IpAddr::V4).into_iter().chain(client.ipv6.map(IpAddr::V6));
         for address in fixed {
@@ -252,7 +253,8 @@ async fn succeeds(client: &mut Client, transaction: Txn) -> anyhow::Result<bool>
 async fn upload(client: &mut Client, keys: &Keys, registry: &ClientRegistry) -> anyhow::Result<usize> {
     let (_, pairs) = read_all(client, keys).await?;
     let mut rows = rows_of(keys, &pairs);
-    let refused = apply(client, keys, &mut rows, recovery::all(registry.rows())).await?;
+    let groups = registry.rows().map(|row| vec![row]).collect();
+    let refused = apply(client, keys, &mut rows, groups).await?;
     if let Some(first) = refused.first() {
         bail!(
             "{} are not stored, because other rows conflict with them; the first is {first:?}",

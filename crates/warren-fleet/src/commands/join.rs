@@ -282,6 +282,7 @@ async fn try_to_use_up(
         return Ok(Used::ByThisHost);
     }
     let exit = &ticket.exit;
+    // If the ticket is still unused, the name must be taken.
     Ok(Used::Refused(match has(&key) {
         true => anyhow!("the fleet has an exit {exit} already; get a ticket with another name"),
         false => anyhow!(

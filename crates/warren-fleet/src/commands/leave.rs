@@ -240,6 +240,7 @@ async fn take_out(
     own_host: Option<String>,
 ) -> anyhow::Result<String> {
     let granted = users::granted(&mut fleet.client, &fleet.keys, &config.exit).await?;
+    // Empty if a recovery has made the grant, which does not know the host (`users::keep`).
     let host =
         granted.as_ref().and_then(|granted| granted.grant.host.clone()).filter(|host| !host.is_empty());
     if host.is_some() && host != own_host {

@@ -101,6 +101,7 @@ pub(crate) async fn recover(
     let latest = own.as_ref().map_or(0, |own| own.position.epoch).max(copy.position.epoch);
     let (done, revision) = put_back(&mut fleet, &copy, &contents, (state, age), &rosters).await?;
     let recoveries = recoveries(&copy, &fleet.meta, age, revision);
+    // Last, because with the new epoch the links use the store again.
     begin_epoch(&mut fleet, latest, recoveries).await?;
     print(&report(&done))
 }

@@ -202,6 +202,7 @@ pub(crate) async fn rotate_key(
     let signer = old.content().signer;
     let (new_file, old_file) = (arguments.new_key.display(), arguments.fleet_key.display());
     let (old_key, new_key) = (read_key(&arguments.fleet_key)?, earlier_key(&arguments.new_key)?);
+    // An earlier command has changed the key, but did not hear of it or was killed.
     if new_key.as_ref().is_some_and(|new| new.public() == signer && new.public() != old_key.public()) {
         if !stored.is_stored {
             store(&mut fleet, &stored, old).await?;

@@ -177,6 +177,7 @@ async fn grant(
     lifetime: Duration,
 ) -> anyhow::Result<()> {
     let exit = &ticket.exit;
+    // If the ticket is not stored, the lease ends by itself.
     let lease = in_words(fleet.client.lease_grant(i64::try_from(lifetime.as_secs())?, None).await)?;
     let earlier = settled(fleet, admin, exit).await?;
     let member = fleet.keys.name(&Key::Member(exit.clone()));
@@ -274,6 +275,7 @@ async fn make_user(
     name: &str,
 ) -> anyhow::Result<Option<(String, String)>> {
     let mut auth = admin.auth_client();
+    // Each half has 96 random bits.
     let password = random_name()? + &random_name()?;
     let made =
         users::add(&mut auth, &fleet.keys, name, (!has_certificate).then_some(password.as_str())).await;

@@ -168,6 +168,7 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
             Some(Key::Written(_) | Key::Position(_) | Key::Meta) | None => {}
         }
     }
+    // A full reading without the key says that there is no drain. `None` would say that nobody knows.
     contents.others.drains.get_or_insert(false);
     contents
 }
@@ -232,6 +233,7 @@ impl Copy {
 
     /// Replaces everything. Returns the changes, and records them as unseen.
     pub(crate) fn replace(&mut self, revision: i64, mut rows: Rows, others: Others) -> Vec<RowChange> {
+        // Otherwise a damaged value would look like a deletion, and the exit would cut the client off.
         rows.keep_unreadable(&self.rows);
         let changes = self.rows.changes_to(&rows);
         let mut before: Vec<Before> = changes.iter().map(|change| self.before(change.id())).collect();

@@ -212,6 +212,7 @@ pub(crate) async fn bring_back_roster(
     for _ in 0..ROUNDS {
         let answer = in_words(client.get(key.as_str(), None).await)?;
         let pair = pairs_of(&answer).into_iter().next();
+        // etcd gives a key that does not exist the revision 0.
         let modified = pair.as_ref().map_or(0, |pair| pair.modified);
         let stored = pair.and_then(|pair| SignedRoster::decode(&pair.roster()?).ok());
         let Some(newest) = newer_roster(keys, stored, rosters) else { return Ok(None) };

@@ -305,6 +305,8 @@ impl Connection {
         if response.canceled() {
             return Err(anyhow!("its watch has ended: {}", response.cancel_reason()).into());
         }
+        // One response may have events of several revisions, but all of one revision: the watch does not ask etcd for
+        // fragments.
         let mut pairs: Vec<Pair> = Vec::new();
         for event in response.events() {
             let Some(kv) = event.kv() else { continue };
@@ -350,6 +352,8 @@ impl Connection {
             ToStore::Heartbeat(transaction, leased) => {
                 let lease = self.own_lease().await?;
                 if let Some((keeper, _)) = &mut self.keeper {
+                    // Only heartbeats renew the lease. A link without an exit sends none, so the records of an exit that is
+                    // gone expire.
                     in_words(keeper.keep_alive().await).context("its lease cannot be kept")?;
                 }
                 self.start(async move {
@@ -425,6 +429,7 @@ impl Connection {
             Done::Transaction { revision } | Done::Heartbeat { revision, held: true } => {
                 self.has_written(revision)
             }
+            // A heartbeat expects only that the exit is a member.
             Done::Heartbeat { held: false, .. } => return Err(Ended::Refused(Mismatch::Removed)),
             Done::Sessions { batch, lease, outcome } => {
                 if outcome == Recorded::LeaseEnded {
@@ -452,6 +457,7 @@ impl Connection {
     }
 
     fn has_written(&mut self, revision: i64) {
+        // Later writes must not move the deadline of one that the watch has not shown yet.
         if self.written.is_none_or(|(written, _)| written <= self.seen) {
             self.written = Some((revision, Instant::now()));
         }
@@ -480,6 +486,7 @@ impl Connection {
 }
 
 fn has_lease_ended(error: &anyhow::Error) -> bool {
+    // etcd has no code of its own for this. Its NotFound also means other things, such as an unknown member.
     format!("{error:#}").contains("requested lease not found")
 }
 

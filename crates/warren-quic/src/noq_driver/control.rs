@@ -2,7 +2,6 @@
 
 use std::{
     future::Future,
-    mem,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -146,6 +145,6 @@ impl Control {
                 Poll::Ready(_) => self.receive = None,
             }
         }
-        mem::take(&mut data).freeze()
+        data.freeze()
     }
 }

@@ -63,6 +63,7 @@ pub struct ReceiveBatches(Arc<AtomicUsize>);
 
 impl ReceiveBatches {
     /// Maximum number of batches of one system call.
+    // `BATCH_SIZE` of noq-udp.
     pub const MAX: usize = 32;
 
     /// Makes a limit that shares nothing with others, clamped to 1 to [`Self::MAX`].

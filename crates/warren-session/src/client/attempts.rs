@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::link::{Link, Phase};
 use super::{ClientAction, ClientSession, ClientState, Loss, backoff};
 use crate::goodbye::Goodbye;
-use crate::message::MessageDecoder;
+use crate::message::{self, Message, MessageDecoder};
 use crate::planted::{Bug, is_planted};
 
 impl ClientSession {
@@ -121,5 +121,10 @@ impl ClientSession {
             first.outage = Some(now);
             first.phase = Phase::Waiting { at: now };
         }
+    }
+
+    pub(super) fn say_stay(&mut self, index: u32) {
+        let bytes = message::encode(&Message::Stay(message::Stay { claim: self.config.claim }));
+        self.actions.push_back(ClientAction::Send { index, bytes });
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::PublicKey;
 
 /// Maximum number of keys that were learnt and not retired yet.
+// Two, because a session may outlast a rotation and then announce the key of the next one.
 const MOST_LEARNT: usize = 2;
 
 /// Maximum number of retired keys that are remembered, besides those that the profile pins.
@@ -99,6 +100,7 @@ impl ExitKeys {
     /// Handles the keys that the exit announces in a session whose connection has proven the key `by`. `keys` are all
     /// keys of the exit, the newest first. Returns the changes.
     pub fn told(&mut self, keys: &[PublicKey], by: PublicKey) -> Vec<KeyNews> {
+        // A session may outlast the acceptance of the key that it was opened with.
         if !self.accepts(by) {
             return Vec::new();
         }

@@ -256,6 +256,7 @@ impl Moves {
     /// Notes that the sessions have changed places again, because the new one carries nothing.
     pub fn switched_back(&mut self, now: Instant) {
         std::mem::swap(&mut self.in_use, &mut self.beside);
+        // Only the exit that has failed must wait (`failed`).
         self.rests_until = None;
         if let Some(moved) = &mut self.under_way {
             moved.stage = Stage::Building { until: now };

@@ -94,6 +94,7 @@ impl FromStr for PortRange {
 
 /// A port's number as people write it.
 fn port(text: &str) -> Result<u16, InvalidPortRange> {
+    // `parse` alone would also take `+80`.
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|port| is_plain && *port > 0).ok_or(InvalidPortRange)
 }

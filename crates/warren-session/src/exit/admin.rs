@@ -5,12 +5,11 @@ use std::time::Instant;
 use thiserror::Error;
 
 use super::config::{check_clients, check_prefixes};
-use super::store::{Awaited, Claim, claims_of};
-use super::{EndReason, ExitAction, ExitSessions, SessionConfigError, StoreRequestId};
+use super::store::Claim;
+use super::{EndReason, ExitSessions, SessionConfigError, StoreRequestId};
 use crate::PublicKey;
 use crate::clients::{Client, ClientChange, ClientRegistry, Invitation, RegistryError, RowChange, RowId};
 use crate::goodbye::Goodbye;
-use crate::planted::{Bug, is_planted};
 use crate::pool::PoolError;
 
 /// Why a change is refused.
@@ -223,54 +222,6 @@ impl ExitSessions {
         self.ask(changes, None).ok_or(AdminError::Busy).map(Some)
     }
 
-    /// Asks the store for changes. Returns `None` if a request about the same client, name, address or invitation is
-    /// under way, or if the store is stuck.
-    pub(super) fn ask(
-        &mut self,
-        mut changes: Vec<RowChange>,
-        awaited: Option<Awaited>,
-    ) -> Option<StoreRequestId> {
-        let mut claims = claims_of(&changes);
-        let is_free = claims.iter().all(|claim| self.store.claimed(claim).is_none());
-        if (!is_free && !is_planted(Bug::TokenTakenTwice)) || self.store.is_stuck() {
-            return None;
-        }
-        // Before any lease is chosen, which must not be an address that another row of the request has.
-        self.promise(&claims, true);
-        if self.store.is_shared() {
-            changes.iter_mut().for_each(|change| claims.extend(self.give_lease(change)));
-        }
-        let request = self.store.propose(claims, changes, awaited, &self.registry);
-        let id = request.id;
-        self.actions.push_back(ExitAction::Store(request));
-        Some(id)
-    }
-
-    /// Sets whether claimed addresses are kept back: until the store has answered, no other client may get them from the pool.
-    pub(super) fn promise(&mut self, claims: &[Claim], is_promised: bool) {
-        for claim in claims {
-            if let Claim::Address(address) = claim {
-                self.pool.promise(*address, is_promised);
-            }
-        }
-    }
-
-    /// Gives a new client its addresses together with its other values, if free ones are left. If two exits give the same address
-    /// to two clients, they learn this from the store before either client connects. Returns the claims on these addresses.
-    fn give_lease(&mut self, change: &mut RowChange) -> Vec<Claim> {
-        let RowChange::Client { key, client: Some(client) } = change else { return Vec::new() };
-        // A client that is there already may be about to lose an address.
-        let is_new = self.registry.by_key(*key).is_none();
-        let planned = self.pool.plan(*key).ok().filter(|planned| is_new && planned.taken_from.is_empty());
-        let Some(planned) = planned else { return Vec::new() };
-        client.leased_ipv4 = client.leased_ipv4.or(planned.lease.ipv4).filter(|_| client.ipv4.is_none());
-        client.leased_ipv6 = client.leased_ipv6.or(planned.lease.ipv6).filter(|_| client.ipv6.is_none());
-        let claims: Vec<_> = client.sticky_lease().addresses().map(Claim::Address).collect();
-        // Another client in the same request must not get these addresses.
-        self.promise(&claims, true);
-        claims
-    }
-
     /// Checks that the pool has room for changed clients.
     fn check_room(&self, changes: &[RowChange]) -> Result<(), AdminError> {
         // The changes are sorted by row.
@@ -296,62 +247,6 @@ impl ExitSessions {
             }
         }
         Ok(())
-    }
-
-    /// Tells the store about changed rows.
-    pub(super) fn record(&mut self, rows: &[RowId]) -> Option<StoreRequestId> {
-        if rows.is_empty() {
-            return None;
-        }
-        let (id, request) = self.store.record(rows, &self.registry);
-        self.actions.extend(request.map(ExitAction::Store));
-        Some(id)
-    }
-
-    /// Completes a key rotation, because a connection proved a client's next key. The client keeps its addresses. The old key is
-    /// refused from now on.
-    ///
-    /// # Errors
-    ///
-    /// If a change of the client is being stored.
-    pub(super) fn take_next_key(&mut self, now: Instant, next: PublicKey) -> Result<(), Goodbye> {
-        if is_planted(Bug::UnsetKeyTaken) {
-            self.set_first_next_key(next);
-        }
-        let client = self.registry.by_next_key(next);
-        // A disabled client is shut out under its next key too.
-        let client = client.filter(|client| !client.disabled || is_planted(Bug::DisabledTakesNextKey));
-        let Some(old) = client.map(|client| client.public_key) else { return Ok(()) };
-        if self.store.claimed(&Claim::Key(old)).is_some() || self.store.is_stuck() {
-            return Err(Goodbye::NotStored);
-        }
-        let wall = self.clock.at(now);
-        let Ok(((), before)) = self.registry.transact(|registry| {
-            registry.take_next_key(old, wall);
-            Ok::<_, std::convert::Infallible>(())
-        });
-        self.follow(now, &before, EndReason::Replaced);
-        self.record(&self.registry.rows_changed_since(&before));
-        Ok(())
-    }
-
-    /// Gives the first client a next key that nobody set, as a planted bug.
-    fn set_first_next_key(&mut self, next: PublicKey) {
-        let first = self.registry.iter().next().cloned();
-        let _ = first.map(|first| self.registry.replace(Client { next_public_key: Some(next), ..first }));
-    }
-
-    /// Ends the session of a key and closes the key's other connections.
-    pub(super) fn cut_off(&mut self, now: Instant, key: PublicKey, reason: EndReason) {
-        if let Some(session) = self.by_key.get(&key).copied()
-            && !is_planted(Bug::RevokedSessionKept)
-        {
-            self.end(now, session, reason);
-        }
-        let goodbye: Goodbye = reason.goodbye();
-        for connection in self.connections.of_key(key) {
-            self.dismiss(connection, goodbye);
-        }
     }
 }
 

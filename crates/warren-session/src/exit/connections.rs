@@ -15,6 +15,7 @@ const MAX_STRANGERS: u32 = 256;
 const MAX_STRANGERS_OF_NETWORK: u32 = 128;
 
 /// Longest message of an unknown key, in bytes.
+// The longest valid message, a Hello with 64 prefixes, takes less than half of it.
 const MAX_STRANGERS_MESSAGE: usize = 4_096;
 
 /// All connections of an exit. Those that wait for their first message are bounded.

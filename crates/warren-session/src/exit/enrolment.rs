@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::connections::Phase;
 use super::store::{Awaited, Claim, STORE_TIMEOUT};
-use super::{Deadline, ExitAction, ExitSessions, StoreRefusal, StoreRequestId};
+use super::{Deadline, ExitSessions, StoreRequestId};
 use crate::PublicKey;
 use crate::clients::RowId;
 use crate::goodbye::Goodbye;
@@ -26,6 +26,7 @@ impl ExitSessions {
     ) -> Result<(), Goodbye> {
         let token = InviteToken::from_wire(&enrol.token).ok_or(Goodbye::InvitationVoid)?;
         if let Some(id) = self.store.claimed(&Claim::Key(key)) {
+            // A request of the same key with another invitation is not the one that this connection asks for.
             let token = RowId::Invitation(token.digest());
             let is_same = self.store.proposed(id).iter().any(|change| change.id() == token);
             let joined = is_same.then(|| self.join(now, connection, id, None)).flatten();
@@ -121,54 +122,12 @@ impl ExitSessions {
     }
 
     /// Changes the phase of a connection that is not attached, and its deadline.
-    fn change_phase(&mut self, connection: u64, phase: Phase) {
+    pub(super) fn change_phase(&mut self, connection: u64, phase: Phase) {
         let before = self.connections.phase(connection).and_then(|(_, before)| before.deadline());
         before.inspect(|at| self.deadlines.remove(*at, Deadline::Handshake(connection)));
         self.connections.set_phase(connection, phase);
         if let Some(at) = phase.deadline().filter(|_| !is_planted(Bug::HandshakeNeverTimesOut)) {
             self.deadlines.add(at, Deadline::Handshake(connection));
-        }
-    }
-
-    /// Answers the clients that wait for the store.
-    pub(super) fn answer_waiting(
-        &mut self,
-        now: Instant,
-        awaited: Awaited,
-        outcome: Result<(), StoreRefusal>,
-    ) {
-        let Awaited { key, token, waiting } = awaited;
-        // An upgraded client has the key as its next one.
-        let name = self.registry.enrolled(key).map(|client| client.name.clone());
-        if let (Ok(()), Some(name), Some(_)) = (outcome, &name, token) {
-            self.actions.push_back(ExitAction::Enrolled { name: name.clone() });
-        }
-        let is_void = token.is_some_and(|token| !self.registry.admits(token, key, self.clock.at(now)));
-        for (connection, hello) in waiting {
-            let Some((_, Phase::Storing { deadline, enrolled, .. })) = self.connections.phase(connection)
-            else {
-                continue;
-            };
-            self.change_phase(connection, Phase::Waiting { deadline, enrolled });
-            match (hello, &name, outcome) {
-                // Another exit may have given the client its addresses meanwhile, so the outcome does not matter.
-                (Some(hello), Some(_), _) if self.pool.plan(key).is_ok_and(|planned| !planned.changed) => {
-                    self.greet(now, connection, key, Message::Hello(hello));
-                    self.read(now, connection);
-                }
-                (Some(_), ..) => self.refuse(now, connection, Goodbye::NotStored),
-                // The outcome of this request does not matter: if the store refused, another exit has enrolled the key meanwhile.
-                (None, Some(name), _) => {
-                    self.send(connection, &Message::Enrolled(Enrolled { name: name.clone() }));
-                    // Messages that came while the connection waited were not read.
-                    self.read(now, connection);
-                }
-                // Meanwhile, the invitation was withdrawn or used by another key, as the store has shown.
-                (None, None, Ok(()) | Err(StoreRefusal::Conflict)) if is_void => {
-                    self.refuse(now, connection, Goodbye::InvitationVoid);
-                }
-                (None, None, _) => self.refuse(now, connection, Goodbye::NotStored),
-            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use super::connections::Phase;
-use super::{Absence, Deadline, EndReason, ExitAction, ExitSessions};
+use super::{Absence, Deadline, EndReason, ExitAction, ExitSessions, SessionId};
 use crate::PublicKey;
 use crate::goodbye::{Goodbye, Violation};
 use crate::message::{self, Message};
@@ -97,18 +97,6 @@ impl ExitSessions {
         }
     }
 
-    /// Closes a connection with a reason, and detaches it from its session if it has one.
-    pub(super) fn refuse(&mut self, now: Instant, connection: u64, reason: Goodbye) {
-        let Some((key, phase)) = self.connections.phase(connection) else { return };
-        // No matter what a stranger did wrong, it learns only that its key is unknown, or what becomes of its invitation.
-        let hears = self.is_known(key) || matches!(reason, Goodbye::InvitationVoid | Goodbye::NotStored);
-        let reason = if hears { reason } else { Goodbye::NotEnrolled };
-        if let Phase::Attached { session, index } = phase {
-            self.detach(now, session, connection, index, Absence::Fresh);
-        }
-        self.dismiss(connection, reason);
-    }
-
     /// The reason for closing a connection that missed its deadline.
     pub(super) fn silent_reason(&self, connection: u64) -> Goodbye {
         match self.connections.phase(connection) {
@@ -118,22 +106,18 @@ impl ExitSessions {
         }
     }
 
-    /// Whether a key may open a session: it is the current or the next key of a client that is enabled.
-    pub fn is_client(&self, key: PublicKey) -> bool {
-        self.is_known(key) && self.registry.by_key(key).is_none_or(|client| !client.disabled)
-    }
-
-    /// Whether a key belongs to a client, either as its current key or as the next key of one that is enabled.
-    fn is_known(&self, key: PublicKey) -> bool {
-        // A client with its next key must not be turned away as a stranger before its first Hello.
-        let will_be = || self.registry.by_next_key(key).is_some_and(|client| !client.disabled);
-        self.registry.by_key(key).is_some() || will_be()
-    }
-
     /// Closes a connection that was never added.
     fn turn_away(&mut self, connection: u64, reason: Goodbye) {
         let bytes = message::encode(&reason.to_message());
         self.actions.push_back(ExitAction::Send { connection, bytes });
         self.actions.push_back(ExitAction::Close { connection, reason });
+    }
+
+    /// Records that the client of a session has sent something. The driver need not report every packet, but it must
+    /// report the keep-alives of an idle client.
+    pub fn heard(&mut self, now: Instant, session: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.heard = session.heard.max(now);
+        }
     }
 }

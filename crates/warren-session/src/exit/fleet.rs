@@ -1,22 +1,16 @@
 //! How an exit differs when other exits have the same clients. It has its own copy of the registry, and remembers over a
-//! restart which rows the store may lack. It takes whole copies of the store. And its clients may have sessions at other
-//! exits.
+//! restart which rows the store may lack. It takes whole copies of the store. Its clients may have sessions at other
+//! exits ([`super::elsewhere`]).
 
-use std::collections::{BTreeSet, btree_map::Entry};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::session::Nonce;
-use super::{AdminError, Deadline, EndReason, ExitAction, ExitSessions, SessionId, StoreRequestId};
-use crate::PublicKey;
+use super::{AdminError, Deadline, ExitSessions, StoreRequestId};
 use crate::clients::{MAX_CLIENTS, RowChange, RowId};
 use crate::goodbye::Goodbye;
 use crate::planted::{Bug, is_planted};
-use crate::planted_moves;
-
-/// How long a session continues after its client has moved to another exit.
-const LEAVING_TIME: Duration = Duration::from_secs(30);
 
 /// A row in force that the store may lack. The exit keeps such rows over a restart, so that the store gets them in the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,60 +187,5 @@ impl ExitSessions {
         if self.leaving == Some(Goodbye::Draining) {
             self.leaving = None;
         }
-    }
-
-    /// Handles the message that a client has a session at another exit, with the number `claim`. If the same client
-    /// process has opened that session, the session here continues for a while, for packets that are still on their way.
-    /// If the session here is the newer one, it stays. If another process has opened the other session, another host has
-    /// taken the client's place.
-    pub fn elsewhere(&mut self, now: Instant, key: PublicKey, nonce: &[u8], claim: u64) {
-        let Some(session) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
-        let (id, own): (_, Nonce) = (session.id, session.process.nonce);
-        // An exit of an earlier version gives no number.
-        if own == nonce
-            && claim > 0
-            && session.process.claim > claim
-            && !planted_moves::is_planted(planted_moves::Bug::NewerSessionLeft)
-            && self.fleet.may_stay(&mut self.deadlines, now, key)
-        {
-            // The client has come back or stayed, and the message about the other session is late.
-            return self.actions.push_back(ExitAction::Stays { session: id, key });
-        }
-        if own != nonce || is_planted(Bug::MovedCutOff) {
-            if !is_planted(Bug::ElsewhereIgnored) {
-                self.predecessors.entry(key).or_default().add(id, own);
-                self.end(now, id, EndReason::Replaced);
-            }
-        } else if let Entry::Vacant(leaving) = self.fleet.leaving.entry(id) {
-            let until = *leaving.insert(now + LEAVING_TIME);
-            self.deadlines.add(until, Deadline::Leaving(id));
-        }
-    }
-
-    /// Records that the client keeps a session, although it has opened another one at another exit.
-    pub(super) fn stays(&mut self, now: Instant, id: SessionId, claim: u64) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        // Every connection brings this message, and only the first one is news.
-        if claim <= session.process.claim || planted_moves::is_planted(planted_moves::Bug::StayIgnored) {
-            return;
-        }
-        let key = session.key;
-        // The store has the session unless it is leaving, so it need not be told again.
-        let is_leaving = self.fleet.leaving.contains_key(&id);
-        if is_leaving && !self.fleet.may_stay(&mut self.deadlines, now, key) {
-            return;
-        }
-        session.process.claim = claim;
-        if let Some(until) = self.fleet.leaving.remove(&id) {
-            self.deadlines.remove(until, Deadline::Leaving(id));
-            // The store says that the client is elsewhere.
-            self.actions.push_back(ExitAction::Stays { session: id, key });
-        }
-    }
-
-    /// How often clients could not keep a session, because they had kept sessions too often shortly before. Such a session ends when its time
-    /// as a leaving session is over.
-    pub fn stays_refused(&self) -> u64 {
-        self.fleet.stays_refused
     }
 }

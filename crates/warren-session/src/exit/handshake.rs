@@ -5,11 +5,12 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use super::session::{NONCE_LENGTH, Nonce, Process, Told};
+use super::store::Claim;
 use super::updates::takes;
 use super::{EndReason, ExitAction, ExitSessions, Session, SessionId};
 use crate::clients::{Client, MAX_NAME_LENGTH, RowId};
 use crate::goodbye::{Goodbye, Versions, Violation};
-use crate::message::{self, Attach, Attached, Hello, Message, Network, Welcome, ip_to_wire};
+use crate::message::{Attach, Attached, Hello, Message, Network, Welcome, ip_to_wire};
 use crate::planted::{Bug, is_planted};
 use crate::pool::{Lease, Leased};
 use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PublicKey, UPDATES};
@@ -133,6 +134,7 @@ impl ExitSessions {
                 && (Some(session.token) == token || is_planted(Bug::StaleAttachToken))
         });
         let session = session.ok_or(Goodbye::UnknownSession)?;
+        // Checked after the token, so that only the session's client learns how many connections there are.
         if attach.index >= session.connections() {
             return Err(Goodbye::Protocol(Violation::BadIndex));
         }
@@ -140,6 +142,7 @@ impl ExitSessions {
         if is_planted(Bug::AttachedTooEarly) {
             self.send(connection, &attached);
         }
+        // Attach before `Attached`: the client may send packets as soon as it reads that.
         self.attach_connection(now, id, connection, attach.index);
         self.send(connection, &attached);
         self.repeat_update(id, connection);
@@ -260,8 +263,37 @@ impl ExitSessions {
         }
     }
 
-    pub(super) fn send(&mut self, connection: u64, message: &Message) {
-        self.actions.push_back(ExitAction::Send { connection, bytes: message::encode(message) });
+    /// Completes a key rotation, because a connection proved a client's next key. The client keeps its addresses. The old key is
+    /// refused from now on.
+    ///
+    /// # Errors
+    ///
+    /// If a change of the client is being stored.
+    fn take_next_key(&mut self, now: Instant, next: PublicKey) -> Result<(), Goodbye> {
+        if is_planted(Bug::UnsetKeyTaken) {
+            self.set_first_next_key(next);
+        }
+        let client = self.registry.by_next_key(next);
+        // A disabled client is shut out under its next key too.
+        let client = client.filter(|client| !client.disabled || is_planted(Bug::DisabledTakesNextKey));
+        let Some(old) = client.map(|client| client.public_key) else { return Ok(()) };
+        if self.store.claimed(&Claim::Key(old)).is_some() || self.store.is_stuck() {
+            return Err(Goodbye::NotStored);
+        }
+        let wall = self.clock.at(now);
+        let Ok(((), before)) = self.registry.transact(|registry| {
+            registry.take_next_key(old, wall);
+            Ok::<_, std::convert::Infallible>(())
+        });
+        self.follow(now, &before, EndReason::Replaced);
+        self.record(&self.registry.rows_changed_since(&before));
+        Ok(())
+    }
+
+    /// Gives the first client a next key that nobody set, as a planted bug.
+    fn set_first_next_key(&mut self, next: PublicKey) {
+        let first = self.registry.iter().next().cloned();
+        let _ = first.map(|first| self.registry.replace(Client { next_public_key: Some(next), ..first }));
     }
 }
 

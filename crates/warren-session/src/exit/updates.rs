@@ -6,7 +6,7 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use super::{ExitSessions, Session, SessionConfig, SessionConfigError, SessionId};
-use crate::clients::RowId;
+use crate::clients::{Client, RowId};
 use crate::message::{Message, Network, Update, ip_to_wire};
 use crate::planted::{Bug, is_planted};
 use crate::{PublicKey, UPDATES};
@@ -119,6 +119,11 @@ impl ExitSessions {
 
     pub(super) fn exit_keys(&self) -> Vec<Vec<u8>> {
         self.config.exit_keys.iter().map(|key| key.0.to_vec()).collect()
+    }
+
+    /// Whether a session is a WireGuard client's, which can be told nothing.
+    pub(super) fn is_wireguard(&self, session: &Session) -> bool {
+        self.registry.by_key(session.key).and_then(Client::by_wireguard).is_some()
     }
 }
 

@@ -4,11 +4,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
+use super::ExitSessions;
 use super::handshake::Wish;
 use super::session::NONCE_LENGTH;
-use super::{ExitSessions, Session};
 use crate::PublicKey;
-use crate::clients::Client;
 use crate::goodbye::Goodbye;
 
 impl ExitSessions {
@@ -48,10 +47,5 @@ impl ExitSessions {
         let session = self.begin(now, key, wish)?;
         self.attach_connection(now, session, connection, 0);
         Ok(())
-    }
-
-    /// Whether a session is a WireGuard client's, which can be told nothing.
-    pub(super) fn is_wireguard(&self, session: &Session) -> bool {
-        self.registry.by_key(session.key).and_then(Client::by_wireguard).is_some()
     }
 }

@@ -8,6 +8,7 @@ use super::error::RosterError;
 use crate::message::is_unicast;
 
 /// Longest DNS name in bytes.
+// RFC 1035 section 2.3.4 allows 255 bytes on the wire, two of which a name as text does not have.
 const MAX_HOST_LENGTH: usize = 253;
 
 /// A host and a UDP port, written `HOST:PORT`, with brackets around an IPv6 address. Each endpoint has one spelling only, so that two

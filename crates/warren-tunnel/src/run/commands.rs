@@ -16,6 +16,7 @@ use crate::forward::Place;
 use crate::message::{Command, ConnectionCommand, Report, SharedCommand};
 
 /// Maximum number of commands carried out in one turn.
+// A reload may bring one for each client, and packets must not wait for all of them.
 const COMMANDS_PER_TURN: usize = 64;
 
 impl Worker {
@@ -211,5 +212,10 @@ impl Worker {
             }
         }
         self.clients.end(session);
+    }
+
+    /// The worker's number among its siblings.
+    fn number(&self) -> usize {
+        usize::from(self.tuning.settings.worker.index())
     }
 }

@@ -31,6 +31,7 @@ impl Worker {
         let is_complete = self.snapshots.connections.len() >= self.pumps.capacity()
             && self.snapshots.clients.len() >= self.clients.past().len();
         if is_complete {
+            // All in one turn: WireGuard's peers are in a map, in which they have no fixed places.
             self.see_peers();
         }
         if is_complete && let Some(answer) = self.snapshots.asked.pop_front() {
@@ -98,6 +99,18 @@ impl Worker {
             occupancy: self.occupancy.clone(),
             past: self.past.clone(),
             ..Snapshot::default()
+        }
+    }
+
+    /// Adds every peer that is up to the snapshot.
+    fn see_peers(&mut self) {
+        let Some(wireguard) = &self.wireguard else { return };
+        for (peer, member) in wireguard.members.iter() {
+            let Some(path) = wireguard.server.path_of(peer) else { continue };
+            let client = member.session.and_then(|session| self.clients.of(session));
+            let snapshot = member.snapshot(path);
+            let seen = SeenConnection { snapshot, client, assemblies_pending: 0 };
+            self.snapshots.connections.push(Some(seen));
         }
     }
 }

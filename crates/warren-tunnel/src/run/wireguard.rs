@@ -24,10 +24,9 @@ use crate::client_limit::ClientLimit;
 use crate::counters::{Drops, Totals};
 use crate::forward::Place;
 use crate::message::Report;
-use crate::snapshots::SeenConnection;
 use crate::wireguard::{Member, Members, WireGuard, drop_reason};
 
-/// Room for every message that is not a packet: a handshake's first is the longest.
+/// Room for every message that is not a packet: a handshake's first is the longest (section 5.4.2 of the WireGuard paper).
 const LONGEST_ANSWER: usize = 148;
 
 impl Worker {
@@ -66,6 +65,7 @@ impl Worker {
                 let mut refused = None;
                 match server.receive(now, from, datagram, buffer) {
                     Taken::Packet { peer, length } => {
+                        // The events come first, because a peer's first packet makes it a member.
                         let mut packet = buffer.split();
                         packet.truncate(length);
                         self.take_wireguard_events(server, members);
@@ -261,18 +261,6 @@ impl Worker {
         let Some(wireguard) = &mut self.wireguard else { return };
         let (totals, drops) = (&mut self.totals, &mut self.drops);
         wireguard.send_run(&mut |reason, packets| count_lost(totals, drops, reason, packets));
-    }
-
-    /// Adds every peer that is up to the snapshot.
-    pub(super) fn see_peers(&mut self) {
-        let Some(wireguard) = &self.wireguard else { return };
-        for (peer, member) in wireguard.members.iter() {
-            let Some(path) = wireguard.server.path_of(peer) else { continue };
-            let client = member.session.and_then(|session| self.clients.of(session));
-            let snapshot = member.snapshot(path);
-            let seen = SeenConnection { snapshot, client, assemblies_pending: 0 };
-            self.snapshots.connections.push(Some(seen));
-        }
     }
 }
 

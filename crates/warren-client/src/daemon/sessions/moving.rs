@@ -159,6 +159,7 @@ impl Sessions {
             // The old session was lost, and there is no use for another one.
             return self.end_move().await;
         }
+        // The workers tell sessions apart by their numbers alone, and each exit counts for itself.
         if own.session == welcome.session {
             return self.give_move_up(Instant::now(), "both sessions have the same number").await;
         }
@@ -170,6 +171,7 @@ impl Sessions {
     /// Sends echo requests through the second session, if there is a device to send them through.
     pub(in crate::daemon) fn probe_beside(&mut self, now: Instant, device: Option<String>) {
         let (Some(moved), Some(beside)) = (&mut self.moves.under_way, &mut self.pair.beside) else { return };
+        // All echoes of a move have one identifier, because the workers' rules name it once.
         moved.identifier = moved.identifier.or_else(|| Probe::identifier().ok());
         let probe = beside.welcome.as_ref().and_then(Probe::of);
         let (Some(session), Some(probe), Some(device), Some(identifier)) =
@@ -199,8 +201,10 @@ impl Sessions {
     pub(in crate::daemon) async fn switch(&mut self, now: Instant) -> Option<(Switched, SessionGrant)> {
         let grant = self.pair.beside.as_ref()?.welcome.clone()?;
         let moved = self.moves.under_way.as_mut()?;
+        // If no echo could be sent, the rules do not know the new session yet.
         moved.rules.prove(SessionId(grant.session), None);
         moved.rules.switch();
+        // What the new exit has announced since its Welcome concerns the session in use from here on.
         self.moves.news.append(&mut moved.news);
         let switched = self.moves.plan.switched(now);
         match switched {
@@ -230,6 +234,7 @@ impl Sessions {
 
     /// Makes the two sessions change places.
     async fn change_places(&mut self, now: Instant) {
+        // A race's winner would become connection 0 of the session that is in use from here on.
         self.connections.abort_race(&self.worker).await;
         self.pair.swap();
         self.proof = UpProof::default();

@@ -18,13 +18,6 @@ use crate::{
 const READING_AHEAD: Duration = Duration::from_millis(1);
 
 impl WarrenEndpoint {
-    /// Whether there is more than one sender: two clients, or strangers.
-    pub(in super::super) fn has_company(&self, now: Instant) -> bool {
-        let mut peers = self.connections.iter().filter_map(|connection| connection.peer);
-        let first = peers.next();
-        self.intake.has_strangers(now) || peers.any(|peer| Some(peer) != first)
-    }
-
     /// Notes that a full inbox left the sockets unread. An exit can fall behind in this way too.
     pub(in super::super) fn leave_unread(&mut self, now: Instant) {
         // Only an exit's connections share a socket.

@@ -77,24 +77,4 @@ impl ClientRegistry {
         self.place(client);
         Ok(())
     }
-
-    /// The present content of a row.
-    pub(crate) fn row(&self, id: RowId) -> RowChange {
-        match id {
-            RowId::Client(key) => RowChange::Client { key, client: self.by_key(key).cloned() },
-            RowId::Invitation(token) => {
-                RowChange::Invitation { token, invitation: self.invitations.get(&token).cloned() }
-            }
-            RowId::Removed(key) => RowChange::Removed { key, removed: self.removed.get(key).cloned() },
-        }
-    }
-
-    /// Sets a row without any check.
-    pub(super) fn put(&mut self, row: RowChange) {
-        match row {
-            RowChange::Client { key, client } => drop(self.set_client(key, client)),
-            RowChange::Invitation { token, invitation } => drop(self.set_invitation(token, invitation)),
-            RowChange::Removed { key, removed } => drop(self.set_removed(key, removed)),
-        }
-    }
 }

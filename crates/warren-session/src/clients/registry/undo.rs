@@ -1,4 +1,4 @@
-//! Changes that can be undone, and the rows that a change touched.
+//! The content of single rows, changes that can be undone, and the rows that a change touched.
 
 use super::super::row::{Before, RowChange, RowId};
 use super::{Client, ClientRegistry, Invitation, PublicKey, RemovedKey};
@@ -75,6 +75,26 @@ impl ClientRegistry {
     fn note(&mut self, id: RowId, was: impl FnOnce() -> RowChange) {
         if let Some(before) = &mut self.before {
             before.note(id, was);
+        }
+    }
+
+    /// The present content of a row.
+    pub(crate) fn row(&self, id: RowId) -> RowChange {
+        match id {
+            RowId::Client(key) => RowChange::Client { key, client: self.clients.by_key(key).cloned() },
+            RowId::Invitation(token) => {
+                RowChange::Invitation { token, invitation: self.invitations.get(&token).cloned() }
+            }
+            RowId::Removed(key) => RowChange::Removed { key, removed: self.removed.get(key).cloned() },
+        }
+    }
+
+    /// Sets a row without any check.
+    pub(super) fn put(&mut self, row: RowChange) {
+        match row {
+            RowChange::Client { key, client } => drop(self.set_client(key, client)),
+            RowChange::Invitation { token, invitation } => drop(self.set_invitation(token, invitation)),
+            RowChange::Removed { key, removed } => drop(self.set_removed(key, removed)),
         }
     }
 }

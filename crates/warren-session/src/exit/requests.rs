@@ -1,0 +1,123 @@
+//! The exit's requests to the store: changes that it asks for, and changes in force that the store lacks.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::store::{Awaited, Claim, claims_of};
+use super::{Deadline, ExitAction, ExitSessions, StoreRefusal, StoreRequestId};
+use crate::PublicKey;
+use crate::clients::{RowChange, RowId};
+use crate::planted::{Bug, is_planted};
+
+/// Delay before the store is told that a session ended. One request covers all sessions that end within this time, so that a
+/// client that reconnects in a tight loop cannot make the exit write all the time.
+const ENDED_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Delay before repeating a write for which the store was unavailable.
+const UNAVAILABLE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Delay before resending a row that somebody else has changed meanwhile. By then the other change has arrived.
+const CONFLICT_INTERVAL: Duration = Duration::from_millis(100);
+
+impl ExitSessions {
+    /// Asks the store for changes. Returns `None` if a request about the same client, name, address or invitation is
+    /// under way, or if the store is stuck.
+    pub(super) fn ask(
+        &mut self,
+        mut changes: Vec<RowChange>,
+        awaited: Option<Awaited>,
+    ) -> Option<StoreRequestId> {
+        let mut claims = claims_of(&changes);
+        let is_free = claims.iter().all(|claim| self.store.claimed(claim).is_none());
+        if (!is_free && !is_planted(Bug::TokenTakenTwice)) || self.store.is_stuck() {
+            return None;
+        }
+        // Before any lease is chosen, which must not be an address that another row of the request has.
+        self.promise(&claims, true);
+        if self.store.is_shared() {
+            changes.iter_mut().for_each(|change| claims.extend(self.give_lease(change)));
+        }
+        let request = self.store.propose(claims, changes, awaited, &self.registry);
+        let id = request.id;
+        self.actions.push_back(ExitAction::Store(request));
+        Some(id)
+    }
+
+    /// Gives a new client its addresses together with its other values, if free ones are left. If two exits give the same address
+    /// to two clients, they learn this from the store before either client connects. Returns the claims on these addresses.
+    fn give_lease(&mut self, change: &mut RowChange) -> Vec<Claim> {
+        let RowChange::Client { key, client: Some(client) } = change else { return Vec::new() };
+        // A client that is there already may be about to lose an address.
+        let is_new = self.registry.by_key(*key).is_none();
+        let planned = self.pool.plan(*key).ok().filter(|planned| is_new && planned.taken_from.is_empty());
+        let Some(planned) = planned else { return Vec::new() };
+        client.leased_ipv4 = client.leased_ipv4.or(planned.lease.ipv4).filter(|_| client.ipv4.is_none());
+        client.leased_ipv6 = client.leased_ipv6.or(planned.lease.ipv6).filter(|_| client.ipv6.is_none());
+        let claims: Vec<_> = client.sticky_lease().addresses().map(Claim::Address).collect();
+        // Another client in the same request must not get these addresses.
+        self.promise(&claims, true);
+        claims
+    }
+
+    /// Sets whether claimed addresses are kept back: until the store has answered, no other client may get them from the pool.
+    pub(super) fn promise(&mut self, claims: &[Claim], is_promised: bool) {
+        for claim in claims {
+            if let Claim::Address(address) = claim {
+                self.pool.promise(*address, is_promised);
+            }
+        }
+    }
+
+    /// Tells the store about changed rows.
+    pub(super) fn record(&mut self, rows: &[RowId]) -> Option<StoreRequestId> {
+        if rows.is_empty() {
+            return None;
+        }
+        let (id, request) = self.store.record(rows, &self.registry);
+        self.actions.extend(request.map(ExitAction::Store));
+        Some(id)
+    }
+
+    /// Tells the store about every change that is in force. Consecutive requests become one.
+    pub(super) fn save(&mut self) {
+        if let Some(due) = self.store.ends_due.take() {
+            self.deadlines.remove(due, Deadline::Ends);
+        }
+        self.actions.extend(self.store.begin_batch().map(ExitAction::Store));
+    }
+
+    /// Tells the store about ended sessions, if that is due.
+    pub(super) fn save_ends(&mut self) {
+        if self.store.ends_due.is_some() {
+            self.save();
+        }
+    }
+
+    /// Schedules a write of all changes to the store soon, together with later ones.
+    pub(super) fn save_soon(&mut self, now: Instant) {
+        if self.store.ends_due.is_none() {
+            self.store.ends_due = Some(now + ENDED_INTERVAL);
+            self.deadlines.add(now + ENDED_INTERVAL, Deadline::Ends);
+        }
+    }
+
+    /// Schedules another write to the store, because it has refused one.
+    pub(super) fn save_later(&mut self, now: Instant, refusal: StoreRefusal) {
+        if self.store.again_at.is_none() {
+            let at = now
+                + match refusal {
+                    StoreRefusal::Unavailable => UNAVAILABLE_INTERVAL,
+                    StoreRefusal::Conflict => CONFLICT_INTERVAL,
+                };
+            self.store.again_at = Some(at);
+            self.deadlines.add(at, Deadline::Again);
+        }
+    }
+
+    /// Records when a client was online. The date goes to the store with the next other change, or within
+    /// [`ENDED_INTERVAL`] of a session's end.
+    pub(super) fn record_seen(&mut self, key: PublicKey, when: SystemTime) {
+        if self.registry.record_seen(key, when) {
+            self.store.changed(RowId::Client(key));
+        }
+    }
+}
