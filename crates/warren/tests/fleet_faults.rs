@@ -477,6 +477,7 @@ fn dead_exit(faulty: &mut Faulty<'_>) {
     let killed = Instant::now();
     // As when its host dies: the link must not take the records back.
     faulty.fleet.links[2].signal(Signal::KILL);
+    faulty.fleet.links[2].wait(seconds(2));
     faulty.fleet.kill(2);
     eventually(seconds(20), "all clients are back elsewhere", || {
         let is_back = |guest: &Guest<'_>| {
@@ -485,6 +486,9 @@ fn dead_exit(faulty: &mut Faulty<'_>) {
         };
         roamers.iter().all(is_back)
     });
+    // The control: nobody deletes the records while the exit's lease lasts.
+    let (left, checked) = (of_exit(faulty, 2), killed.elapsed());
+    assert!(left > 0, "records are gone {checked:.1?} after the exit was killed");
     eventually(seconds(12).saturating_sub(killed.elapsed()), "its sessions' records are gone", || {
         of_exit(faulty, 2) == 0
     });
@@ -493,7 +497,10 @@ fn dead_exit(faulty: &mut Faulty<'_>) {
     let mut gaps: Vec<Duration> =
         roamers.iter().zip(starts).map(|(guest, mark)| guest.steady.longest_gap_since(mark)).collect();
     gaps.sort_unstable();
-    println!("measured: dead exit: traffic back after {gaps:.2?}, records gone after {records:.1?}");
+    println!(
+        "measured: dead exit: traffic back after {gaps:.2?}; {left} records left after {checked:.1?}, none after \
+         {records:.1?}"
+    );
     assert!(gaps.iter().all(|gap| *gap <= seconds(3)), "{gaps:?}");
     // The control: the other exits' records stay, and a client that knows no other exit is cut off.
     assert!(of_exit(faulty, 0) > 0 && of_exit(faulty, 1) > 0);
