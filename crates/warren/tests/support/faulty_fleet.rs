@@ -160,8 +160,9 @@ impl<'net> Guest<'net> {
     /// Waits until packets stop. Returns how long after `since` the last one was answered.
     #[track_caller]
     pub fn stops(&self, since: Instant, within: Duration) -> Duration {
-        let quiet = Duration::from_millis(800);
-        eventually(within + seconds(2), &format!("packets of {} stop", self.name), || {
+        // A busy machine may stop answers for almost a second.
+        let quiet = Duration::from_millis(1_500);
+        eventually(within + seconds(4), &format!("packets of {} stop", self.name), || {
             self.steady.is_silent_for(quiet)
         });
         let took = self.steady.last_answer().unwrap().saturating_duration_since(since);
@@ -171,7 +172,10 @@ impl<'net> Guest<'net> {
 
     #[track_caller]
     pub fn assert_served(&self) {
-        assert!(!self.steady.is_silent_for(Duration::from_millis(800)), "{} is served", self.name);
+        let asked = Instant::now();
+        eventually(seconds(2), &format!("{} is served", self.name), || {
+            self.steady.last_answer().is_some_and(|answer| answer > asked)
+        });
     }
 
     /// Frees the host for another client.
