@@ -11,7 +11,7 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use warren_session::invite::Invite;
 
 use crate::support::etcd::DAYS;
-use crate::support::faulty_fleet::{EXITS, Faulty, Guest, MEMBERS, etcd, race};
+use crate::support::faulty_fleet::{EXITS, Faulty, Guest, MEMBERS, etcd};
 use crate::support::library_client::{LibraryClient, runtime};
 use crate::support::proxy::Ways;
 use crate::support::real_fleet::{NAMES, RealFleet, endpoint, store_of};
@@ -41,7 +41,7 @@ fn a_fleet_survives_a_slow_stopped_dead_or_distant_store_and_a_wrong_clock() {
     let clock = fleet.exits[2].warren.config("clock");
     let preload = Preload::build("wall_clock");
     let stepped = [
-        vec![preload.variable.clone(), format!("WALL_CLOCK={}", clock.display())],
+        vec![preload.variable, format!("WALL_CLOCK={}", clock.display())],
         vec![format!("WARREN_FLEET_CLOCK={}", clock.display())],
     ];
     fleet.exits[2].configure(|config| config.with("fleet", "max_staleness", format!("{MAX_STALENESS}s")));
@@ -361,8 +361,7 @@ fn race_once(faulty: &Faulty<'_>, round: usize) {
     let ways = [0, 1, 2].map(|exit: usize| faulty.way(exit));
 
     let start = Instant::now();
-    let racing = faulty.net.client.enter(move || race(&invites, &ways));
-    let outcomes = racing.join().unwrap();
+    let outcomes = faulty.race(invites, ways.to_vec());
 
     let took = start.elapsed();
     let mut won = [0; EXITS];

@@ -89,8 +89,16 @@ impl<'net> Faulty<'net> {
 
     /// Redeems an invitation at an exit with a new key.
     pub fn redeem(&self, invite: &Invite, at: usize) -> Result<String, EnrolError> {
-        let (way, invites) = (self.way(at), vec![invite.clone()]);
-        self.net.client.enter(move || race(&invites, &[way])).join().unwrap().remove(0).remove(0)
+        self.race(vec![invite.clone()], vec![self.way(at)]).remove(0).remove(0)
+    }
+
+    /// Redeems each invitation at each exit at the same time, each time with a key of its own.
+    pub fn race(
+        &self,
+        invites: Vec<Invite>,
+        ways: Vec<(SocketAddr, PublicKey)>,
+    ) -> Vec<Vec<Result<String, EnrolError>>> {
+        self.net.client.enter(move || race(&invites, &ways)).join().unwrap()
     }
 
     /// Removes a client at the first exit. Returns when that began.
@@ -196,8 +204,7 @@ pub fn etcd(hosts: &[Namespace]) -> Option<Etcd<'_>> {
     Etcd::start(&hosts[EXITS..EXITS + MEMBERS], addresses)
 }
 
-/// Redeems each invitation at each way at the same time, each time with a key of its own.
-pub fn race(invites: &[Invite], ways: &[(SocketAddr, PublicKey)]) -> Vec<Vec<Result<String, EnrolError>>> {
+fn race(invites: &[Invite], ways: &[(SocketAddr, PublicKey)]) -> Vec<Vec<Result<String, EnrolError>>> {
     let tasks = tokio::task::LocalSet::new();
     tasks.block_on(&runtime(), async {
         let redeem = |(invite, (address, exit_key)): (&Invite, &(SocketAddr, PublicKey))| {

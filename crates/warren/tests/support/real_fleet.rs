@@ -28,8 +28,8 @@ impl<'net> RealFleet<'net> {
         let members = (0..NAMES.len()).map(|number| member(&etcd, hosts, number, directory.path())).collect();
         let mut fleet = Self { exits: Vec::new(), links: Vec::new(), members, directory };
         fleet.begin(&hosts[0], ipv4, clients, "--store http://127.0.0.1:2379");
-        for number in 1..hosts.len() {
-            fleet.join(&hosts[number], number, "");
+        for (number, host) in hosts.iter().enumerate().skip(1) {
+            fleet.join(host, number, "");
         }
         for exit in &fleet.exits {
             exit.configure(|config| {
