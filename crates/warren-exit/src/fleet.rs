@@ -382,7 +382,8 @@ impl Fleet {
             self.exits.lose();
         }
         self.store = link;
-        if !was_reachable && self.is_reachable() {
+        // While another member takes over, requests fail although the store counts as reachable. A removal must not wait for longer.
+        if self.is_reachable() && (self.requests.take_failed() || !was_reachable) {
             sessions.store_answers();
         }
     }

@@ -3,14 +3,14 @@
 
 use std::path::Path;
 
-use crate::support::real_fleet::etcd;
+use crate::support::etcd::program;
 use crate::support::{Net, Systemd, eventually, seconds};
 use crate::systemd::{repository_file, units};
 
 #[test]
 fn the_units_link_an_exit_to_etcd_and_the_link_comes_back_when_killed() {
     let Some(net) = Net::new() else { return };
-    let Some(etcd) = etcd().filter(|_| Systemd::is_here()) else { return };
+    let Some(etcd) = program("etcd").filter(|_| Systemd::is_here()) else { return };
     let files = units();
     for (from, to) in [
         ("warren-fleet.service", "etc/systemd/system/warren-fleet.service"),

@@ -31,6 +31,7 @@ mod first_packet;
 mod flaps;
 mod fleet;
 mod fleet_crowd;
+mod fleet_faults;
 mod fleet_moves;
 mod fleet_systemd;
 mod flood;

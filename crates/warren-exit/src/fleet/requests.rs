@@ -48,6 +48,8 @@ pub(super) struct Requests {
     asked: BTreeMap<StoreRequestId, Asked>,
     watched: BTreeMap<StoreRequestId, Verdict>,
     took: BTreeMap<Operation, Took>,
+    /// Whether a request has failed because the store did not answer in time.
+    has_failed: bool,
 }
 
 /// The purpose of a request.
@@ -124,6 +126,7 @@ impl Requests {
     ) -> (StoreRequestId, Option<Asked>) {
         let id = StoreRequestId(id);
         self.tell(id, outcome);
+        self.has_failed |= outcome == Outcome::Unavailable;
         let asked = self.asked.remove(&id);
         if let Some(asked) = &asked {
             let took = self.took.entry(Operation::of(&asked.rows)).or_default();
@@ -149,7 +152,13 @@ impl Requests {
             }
         }
         given_up.iter().for_each(|id| self.tell(*id, Outcome::Unavailable));
+        self.has_failed |= !given_up.is_empty();
         given_up
+    }
+
+    /// Whether a request has failed since the last call because the store did not answer in time.
+    pub(super) fn take_failed(&mut self) -> bool {
+        std::mem::take(&mut self.has_failed)
     }
 
     /// Forgets all requests, because the link is lost. Returns those that were not given up before.

@@ -224,6 +224,27 @@ fn requests_without_an_answer_are_unavailable_once_when_the_link_is_lost() {
 }
 
 #[test]
+fn a_removal_that_failed_is_sent_again_as_soon_as_the_link_says_that_the_store_answers() {
+    let mut exit = Member::start();
+    exit.link(rows());
+    exit.remove("alice");
+    let [(id, _)] = exit.requests()[..] else { panic!() };
+    let again = |exit: &mut Member| {
+        exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+        exit.act();
+        exit.requests().len()
+    };
+    // The control: it is sent once while it is unanswered.
+    assert_eq!(again(&mut exit), 0);
+    // Another member of the store takes over. The link says all the time that the store is reachable.
+    exit.hear(FleetMessage::Answer { id, outcome: Outcome::Unavailable }).unwrap();
+    exit.act();
+    assert_eq!(exit.requests().len(), 0);
+    assert_eq!(again(&mut exit), 1);
+    assert_eq!(again(&mut exit), 0, "once");
+}
+
+#[test]
 fn a_link_that_answers_nothing_is_given_up_before_its_requests_fill_the_memory() {
     let mut exit = Member::start();
     exit.link(rows());

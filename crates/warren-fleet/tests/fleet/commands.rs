@@ -82,7 +82,7 @@ fn a_ticket_has_only_the_new_exits_credentials_and_they_end_with_it() {
     let (root, root_key) = fleet.store.certificate("root");
     let [root, root_key] = [root, root_key].map(|path| path.display().to_string());
     let refused = fleet_fails(a, &["ticket", "b", "--certificate", &root, "--key", &root_key]);
-    assert!(refused.contains("that of \"root\""), "{refused}");
+    assert!(refused.contains("the etcd user \"root\""), "{refused}");
 
     let [_, joined, late] = ["b", "c", "d"].map(|name| fleet.ticket(name));
     fleet_ok(&at("c"), &["join", joined.trim()]);

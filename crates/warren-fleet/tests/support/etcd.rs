@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use super::certificates::{make_authority, make_certificate};
 use super::{signal, wait_for};
 
 pub(crate) struct Store {
@@ -35,7 +36,7 @@ impl Store {
         let directory = tempfile::tempdir().unwrap();
         if is_secure {
             make_authority(directory.path());
-            make_certificate(directory.path(), "server", "server", 2);
+            make_certificate(directory.path(), ("server", "server"), 2, &loopback());
         }
         let ports = free_ports(6);
         let members = (0..3).map(|index| Member {
@@ -203,7 +204,7 @@ impl Store {
     /// Gives all members a certificate that is valid for this many days from now, and starts them again. A negative number makes it
     /// expired.
     pub(crate) fn renew(&mut self, days: i32) {
-        make_certificate(self.directory.path(), "server", "server", days);
+        make_certificate(self.directory.path(), ("server", "server"), days, &loopback());
         for index in 0..3 {
             self.stop_member(index);
             self.start_member(index);
@@ -212,7 +213,7 @@ impl Store {
 
     /// A certificate whose common name is a user of the store.
     pub(crate) fn certificate(&self, user: &str) -> (PathBuf, PathBuf) {
-        make_certificate(self.directory.path(), user, user, 2);
+        make_certificate(self.directory.path(), (user, user), 2, &loopback());
         (self.directory.path().join(format!("{user}.pem")), self.directory.path().join(format!("{user}.key")))
     }
 
@@ -257,49 +258,6 @@ fn free_ports(count: usize) -> Vec<u16> {
     held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
-fn openssl(directory: &Path, arguments: &[&str]) {
-    let output = Command::new("openssl").current_dir(directory).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-const KEY: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
-
-fn make_authority(directory: &Path) {
-    let arguments = [
-        &["req", "-x509"],
-        &KEY[..],
-        &["-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=store-ca"],
-    ];
-    openssl(directory, &arguments.concat());
-}
-
-fn make_certificate(directory: &Path, name: &str, common_name: &str, days: i32) {
-    let days = days.to_string();
-    let (key, request, certificate) = (format!("{name}.key"), format!("{name}.csr"), format!("{name}.pem"));
-    let subject = format!("/CN={common_name}");
-    let arguments = [&["req"], &KEY[..], &["-nodes", "-keyout", &key, "-out", &request, "-subj", &subject]];
-    openssl(directory, &arguments.concat());
-    let extensions =
-        "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=clientAuth,serverAuth\nbasicConstraints=CA:FALSE\n";
-    std::fs::write(directory.join("extensions"), extensions).unwrap();
-    openssl(
-        directory,
-        &[
-            "x509",
-            "-req",
-            "-in",
-            &request,
-            "-CA",
-            "ca.pem",
-            "-CAkey",
-            "ca.key",
-            "-CAcreateserial",
-            "-days",
-            &days,
-            "-extfile",
-            "extensions",
-            "-out",
-            &certificate,
-        ],
-    );
+fn loopback() -> [String; 1] {
+    ["127.0.0.1".to_owned()]
 }

@@ -1,5 +1,6 @@
 //! Three real etcd processes, links (`warren-fleet run`), and stand-ins that speak to the links as exits do.
 
+pub(crate) mod certificates;
 pub(crate) mod etcd;
 pub(crate) mod exit;
 pub(crate) mod proxy;

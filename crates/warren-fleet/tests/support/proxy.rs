@@ -3,16 +3,19 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Proxies for all members of a store.
+/// Proxies for all members of a store. Dropping it ends them.
+#[derive(Debug)]
 pub(crate) struct Ways {
     pub(crate) urls: Vec<String>,
     state: Arc<State>,
 }
 
+#[derive(Debug)]
 struct State {
+    is_over: AtomicBool,
     cut: AtomicU8,
     /// In milliseconds, each way.
     delay: AtomicU64,
@@ -26,9 +29,14 @@ pub(crate) const CUT: u8 = 3;
 impl Ways {
     /// Proxies for members at `http://` URLs.
     pub(crate) fn to(urls: &[String]) -> Self {
-        let state = Arc::new(State { cut: AtomicU8::new(OPEN), delay: AtomicU64::new(0) });
+        let state = Arc::new(State {
+            is_over: AtomicBool::new(false),
+            cut: AtomicU8::new(OPEN),
+            delay: AtomicU64::new(0),
+        });
         let urls = urls.iter().map(|url| {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.set_nonblocking(true).unwrap();
             let port = listener.local_addr().unwrap().port();
             let (target, state) = (url.trim_start_matches("http://").to_owned(), Arc::clone(&state));
             std::thread::spawn(move || accept(&listener, &target, &state));
@@ -48,10 +56,20 @@ impl Ways {
     }
 }
 
+impl Drop for Ways {
+    fn drop(&mut self) {
+        self.state.is_over.store(true, Ordering::SeqCst);
+    }
+}
+
 fn accept(listener: &TcpListener, target: &str, state: &Arc<State>) {
-    for accepted in listener.incoming() {
-        let Ok(link) = accepted else { return };
+    while !state.is_over.load(Ordering::SeqCst) {
+        let Ok((link, _)) = listener.accept() else {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        };
         let Ok(store) = TcpStream::connect(target) else { continue };
+        link.set_nonblocking(false).unwrap();
         let (link_too, store_too) = (link.try_clone().unwrap(), store.try_clone().unwrap());
         let (one, other) = (Arc::clone(state), Arc::clone(state));
         std::thread::spawn(move || carry(link, store, &one, CUT_TO_STORE));
@@ -65,7 +83,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, state: &State, direction: u8) {
     loop {
         let read = from.read(&mut bytes).unwrap_or(0);
         std::thread::sleep(Duration::from_millis(state.delay.load(Ordering::SeqCst)));
-        while state.cut.load(Ordering::SeqCst) & direction != 0 {
+        while state.cut.load(Ordering::SeqCst) & direction != 0 && !state.is_over.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(5));
         }
         if read == 0 || to.write_all(&bytes[..read]).is_err() {

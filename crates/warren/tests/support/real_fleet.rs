@@ -1,11 +1,11 @@
-//! A fleet of three real exits. `warren-fleet` links each of them to a real etcd of three members, one on each exit's host.
+//! A fleet of three real exits. `warren-fleet` links each of them to a real etcd of three members, which are on the exits' hosts or on
+//! hosts of their own.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use rustix::process::Signal;
 
-use super::daemon::repository;
+use super::etcd::{Etcd, program};
 use super::{Exit, ExitOptions, Namespace, Running, eventually, seconds};
 
 pub const NAMES: [&str; 3] = ["ams", "fra", "nyc"];
@@ -23,41 +23,68 @@ impl<'net> RealFleet<'net> {
     /// Starts a fleet on the hosts of `Net::clients_beside(3)`. The first exit already has the clients of a `clients.toml`, and
     /// brings them into the fleet. Returns `None` without etcd.
     pub fn start(hosts: &'net [Namespace], ipv4: &str, clients: &str) -> Option<Self> {
-        let etcd = etcd()?;
+        let etcd = program("etcd")?;
         let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
         let members = (0..NAMES.len()).map(|number| member(&etcd, hosts, number, directory.path())).collect();
         let mut fleet = Self { exits: Vec::new(), links: Vec::new(), members, directory };
+        fleet.begin(&hosts[0], ipv4, clients, "--store http://127.0.0.1:2379");
+        for (number, host) in hosts.iter().enumerate().skip(1) {
+            fleet.join(host, number, "");
+        }
+        for exit in &fleet.exits {
+            exit.configure(|config| {
+                config.with("metrics", "clients", true).with("web", "listen", "127.0.0.1:9467")
+            });
+        }
+        fleet.run(&|_| Default::default());
+        Some(fleet)
+    }
+
+    /// Sets up three exits without clients at a store elsewhere. They do not run yet.
+    pub fn at(hosts: &'net [Namespace], etcd: &Etcd<'_>) -> Self {
+        let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
+        let mut fleet = Self { exits: Vec::new(), links: Vec::new(), members: Vec::new(), directory };
+        fleet.begin(&hosts[0], "10.66.0.0/16", "client = []\n", &etcd.init_options());
+        for (number, name) in NAMES.iter().enumerate().skip(1) {
+            fleet.join(&hosts[number], number, &etcd.ticket_options(name));
+        }
+        fleet
+    }
+
+    fn begin(&mut self, host: &'net Namespace, ipv4: &str, clients: &str, store: &str) {
         let options =
             ExitOptions { endpoint: endpoint(0).to_string(), ipv4: ipv4.into(), ..ExitOptions::default() };
-        let first = Exit::init_on(&hosts[0], &options);
-        first.configure(|config| {
-            config.with("metrics", "clients", true).with("web", "listen", "127.0.0.1:9467")
-        });
+        let first = Exit::init_on(host, &options);
         let file = first.warren.write("many.toml", 0o600, clients);
         first.warren.run(&format!("exit client import {}", file.display())).ok();
-        let begin = format!("fleet init --exit {} --store http://127.0.0.1:2379", NAMES[0]);
+        let begin = format!("fleet init --exit {} {store}", NAMES[0]);
         eventually(seconds(60), "the store has taken the clients", || first.warren.run(&begin).succeeded());
         let config = first.warren.config("exit.toml");
         let section = format!("\n[fleet]\nname = \"{}\"\n", NAMES[0]);
         std::fs::write(&config, std::fs::read_to_string(&config).unwrap() + &section).unwrap();
-        fleet.exits.push(first);
-        for (number, host) in hosts.iter().enumerate().skip(1) {
-            let ticket = fleet.exits[0].warren.run(&format!("fleet ticket {}", NAMES[number])).ok();
-            let ticket = ticket.split_whitespace().last()?;
-            let exit = Exit::join(host, &endpoint(number).to_string(), ticket);
-            exit.configure(|config| {
-                config.with("metrics", "clients", true).with("web", "listen", "127.0.0.1:9467")
-            });
-            fleet.exits.push(exit);
+        self.exits.push(first);
+    }
+
+    fn join(&mut self, host: &'net Namespace, number: usize, options: &str) {
+        let line = format!("fleet ticket {} {options}", NAMES[number]);
+        let ticket = self.exits[0].warren.run(&line).ok();
+        let ticket = ticket.split_whitespace().last().unwrap();
+        self.exits.push(Exit::join(host, &endpoint(number).to_string(), ticket));
+    }
+
+    /// Starts the exits and their links. `variables` names the environment that an exit and its link have, by the exit's number.
+    pub fn run(&mut self, variables: &dyn Fn(usize) -> [Vec<String>; 2]) {
+        for (number, exit) in self.exits.iter_mut().enumerate() {
+            let [of_exit, of_link] = variables(number);
+            let under = |variables: &[String]| [&["env".to_owned()], variables].concat();
+            let [of_exit, of_link] = [under(&of_exit), under(&of_link)];
+            exit.run_under(&of_exit.iter().map(String::as_str).collect::<Vec<_>>());
+            let of_link: Vec<&str> = of_link.iter().map(String::as_str).collect();
+            self.links.push(exit.warren.start_under(&of_link, "fleet run"));
         }
-        for exit in &mut fleet.exits {
-            exit.run();
-            fleet.links.push(exit.warren.start("fleet run"));
-        }
-        for exit in &fleet.exits {
+        for exit in &self.exits {
             eventually(seconds(60), "the exit has the store's clients", || store_of(exit) == "reachable");
         }
-        Some(fleet)
     }
 
     /// Signs a roster with all exits, and waits until each of them has it.
@@ -90,16 +117,6 @@ pub fn store_of(exit: &Exit<'_>) -> String {
 /// Where clients reach an exit.
 pub fn endpoint(number: usize) -> SocketAddr {
     format!("192.0.{}.2:443", 10 + number).parse().unwrap()
-}
-
-/// The real etcd: installed, or unpacked by `scripts/setup`.
-pub fn etcd() -> Option<PathBuf> {
-    let unpacked = repository().join("target/packages/etcd-server/usr/bin/etcd");
-    let found = [unpacked, "/usr/bin/etcd".into()].into_iter().find(|path| path.exists());
-    if found.is_none() {
-        println!("skipped: this test needs etcd; scripts/setup unpacks it");
-    }
-    found
 }
 
 /// A member on an exit's host. Only the host itself reaches it as a client, so it needs no certificates.
