@@ -29,7 +29,7 @@ use self::{
     competition::{Cause, Competition},
     full_queue::FullQueue,
     rivals::Rivals,
-    rounds::{Round, Rounds, bytes_in, loss_share},
+    rounds::{Round, Rounds, bytes_in, loss_share, scaled},
     usual_loss::UsualLoss,
 };
 use crate::stats::ControllerState;
@@ -462,15 +462,6 @@ impl Adaptive {
         self.phase = Phase::SlowStart;
         self.last_cut = Some(now);
     }
-}
-
-/// A share of a window, or a multiple of it.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "windows are far below 2^53, and a float is cut to what fits"
-)]
-fn scaled(window: u64, factor: f64) -> u64 {
-    (window as f64 * factor) as u64
 }
 
 impl Controller for Adaptive {

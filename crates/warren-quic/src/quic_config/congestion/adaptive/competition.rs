@@ -7,7 +7,7 @@ use std::{
 
 use noq_proto::congestion::{Controller, ControllerFactory as _, CubicConfig};
 
-use super::scaled;
+use super::rounds::scaled;
 use crate::stats::ControllerState;
 
 /// Share of its window that CUBIC keeps after a loss (RFC 9438 section 4.6).

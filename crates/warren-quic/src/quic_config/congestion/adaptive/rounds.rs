@@ -39,6 +39,15 @@ pub(super) fn bytes_in(rate: f64, time: Duration) -> u64 {
     (rate * time.as_secs_f64()) as u64
 }
 
+/// A share of a window, or a multiple of it.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "windows are far below 2^53, and a float is cut to what fits"
+)]
+pub(super) fn scaled(window: u64, factor: f64) -> u64 {
+    (window as f64 * factor) as u64
+}
+
 /// Share of packets that were lost.
 pub(super) fn loss_share(lost: u64, delivered: u64) -> f64 {
     lost as f64 / (lost + delivered).max(1) as f64
