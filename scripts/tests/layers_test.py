@@ -75,8 +75,7 @@ def cycle_problems(root, listed):
 
 
 def has_reason(entry):
-    """An entry has a reason, or `baseline = true`, which marks a cycle that is older than this test and has to go."""
-    return bool(entry.get("reason", "").strip()) != (entry.get("baseline") is True)
+    return bool(entry.get("reason", "").strip())
 
 
 class LayersTest(unittest.TestCase):
@@ -202,7 +201,6 @@ class CyclesTest(unittest.TestCase):
         self.assertEqual(cycle_problems(self.root, [entry, {**entry, "modules": ["c", "d"]}]), ["warren-tun has no such cycle any more: c, d"])
         self.assertEqual(cycle_problems(self.root, [entry, entry]), ["warren-tun is listed twice: a, b"])
         self.assertEqual(cycle_problems(self.root, [{**entry, "reason": " "}]), ["warren-tun has a cycle without a reason: b, a"])
-        self.assertEqual(cycle_problems(self.root, [{**entry, "reason": "", "baseline": True}]), [])
 
 
 def tree(test):

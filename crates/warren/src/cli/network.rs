@@ -55,8 +55,8 @@ async fn look() -> anyhow::Result<CurrentNetwork> {
     match found {
         Some(current) => Ok(current),
         None => anyhow::bail!(
-            "this host has no network with a router that could be recognised; a mobile modem has none, and IPv4 and IPv6 must lead to \
-             the same device"
+            "this host has no network that could be recognised: Warren recognises a network by its router, a mobile modem has none, \
+             and IPv4 and IPv6 must use the same device"
         ),
     }
 }
