@@ -362,7 +362,8 @@ fn networks_left_out(value: Value<'_>, include: &[IpNet]) -> Result<Vec<IpNet>, 
     }
 }
 
-/// Networks behind the client that an exit accepts: no default route, not too many, and without host bits.
+/// Reads the networks behind the client. A default route or too many networks are errors, as at the exit.
+/// Host bits are cleared.
 fn networks_behind(value: Value<'_>) -> Result<Vec<IpNet>, Problem> {
     const LIST: &str = "a list of networks such as [\"192.168.7.0/24\"]";
     let networks = list(LIST, network)(value)?;

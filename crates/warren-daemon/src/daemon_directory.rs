@@ -131,7 +131,7 @@ impl DaemonDirectory {
         self.path.join("portal")
     }
 
-    /// Removes what a killed process left of the opening for a login page. An opening that is still in use stays.
+    /// If a killed process left an opening for a login page, closes it. An opening that is still in use stays.
     ///
     /// # Errors
     /// When it cannot be removed.

@@ -255,7 +255,7 @@ impl Sessions {
         (batch, lost)
     }
 
-    /// Records that the store has refused a batch, because one of its records is not as this link knew it. As a rule, the change is
+    /// Handles the store's refusal of a batch: one of its records has changed since this link last saw it. As a rule, the change is
     /// about to arrive. Batches become smaller until the refused record is found.
     pub(crate) fn refused(&mut self, batch: &SessionBatch, now: Instant) {
         let [(key, _)] = batch.sessions[..] else {

@@ -82,8 +82,8 @@ fn networks(host: &ClientPlanFacts, family: Family, leased: bool) -> Vec<IpNet> 
     networks
 }
 
-/// The excluded networks of one family, each once. Networks that `include` lists exactly and guests' networks are
-/// left out.
+/// The excluded networks of one family, each once. Guests' networks are left out, and so are networks that
+/// `include` lists exactly.
 fn excluded(host: &ClientPlanFacts, family: Family, included: &[IpNet]) -> Vec<IpNet> {
     let mut networks: Vec<IpNet> = Vec::new();
     let outside = host.exclude.iter().chain(&host.prefixes).map(IpNet::trunc);

@@ -93,8 +93,8 @@ fn carrier(host: &ClientPlanFacts) -> u32 {
 /// Marks the answers of marked connections, so they are routed as if there were no tunnel.
 fn output(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
-    // An answer of a session that conntrack has not seen yet, about to enter the tunnel: a listening port tells that
-    // the session began outside.
+    // Matches an answer that is about to enter the tunnel and belongs to a connection that conntrack does not know
+    // yet. It comes from a listening port, so the connection began outside.
     let older = set(listening).map(|ports| {
         format!(
             "ct state new ct mark 0 tcp sport {{ {ports} }} tcp flags & (syn | ack) != syn meta oifgroup {DEVICE_GROUP} \

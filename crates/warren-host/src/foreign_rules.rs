@@ -46,9 +46,9 @@ pub struct RulePlace {
     pub bypasses: Vec<Bypass>,
 }
 
-/// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the band of the rules
-/// now, or the one that they are meant for. All tunnels of a host share one band, and no tunnel goes back to a later
-/// one.
+/// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the band that the
+/// rules are in, or the one that they are meant for. All tunnels of a host share one band, the earliest that any
+/// of them is in. The search never returns a later one.
 pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Band) -> io::Result<RulePlace> {
     let mut bypasses = Vec::new();
     let mut taken = Vec::new();

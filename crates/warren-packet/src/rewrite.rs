@@ -97,7 +97,8 @@ impl Checksum {
             return None;
         }
         // Only the kernel knows the pseudo-header's addresses. It left the pseudo-header's sum in the checksum field. This sum
-        // minus the super-packet's length is common to all segments. Adding the complement subtracts.
+        // minus the super-packet's length is common to all segments. In ones' complement, adding the length's complement
+        // subtracts the length.
         let sum = u16_at(packet.bytes(), transport.checksum_field());
         let length = segment_length(packet.bytes().len() - transport.start);
         Some(Self::Complete(Sum::from(sum) + Sum::from(!length)))

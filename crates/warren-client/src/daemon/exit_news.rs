@@ -15,7 +15,7 @@ use crate::learnt_keys::LearntKeys;
 use warren_config::{ClientProfile, RemoteExit};
 use warren_daemon::helper::Helper;
 
-/// Facts about the exits that the profile does not contain. The helper stores them for the next daemon.
+/// What the client knows about the exits beyond its profile. The helper stores them for the next daemon.
 pub(super) struct ExitNews {
     learnt_keys: LearntKeys,
     pub(super) fleet: Fleet,

@@ -127,7 +127,7 @@ impl HostUpkeep {
         Ok(())
     }
 
-    /// Closes the kill switch again that [`Self::rest`] has opened.
+    /// Closes the kill switch again after [`Self::rest`] has opened it.
     ///
     /// # Errors
     /// When it cannot be closed.

@@ -160,7 +160,7 @@ impl Daemon {
         }
     }
 
-    /// Makes the session in use show that it carries packets, unless the status says so already.
+    /// Asks the session in use for proof that it carries packets, unless the status says so already.
     fn ask_for_echo(&mut self) {
         if !self.health.is_up() && !self.sessions.ask_for_echo(self.host.device_name()) {
             // Without a device to probe through, or an exit address that answers, an attached connection is the best sign that

@@ -35,7 +35,8 @@ impl Token {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let random = Zeroizing::new(warren_daemon::entropy::bytes::<BYTES>()?);
                 let token = Zeroizing::new(URL_SAFE_NO_PAD.encode(*random));
-                // Allocated at once, because a string that grows leaves its old buffer behind, unwiped.
+                // Allocated at its full size, because a string that grows leaves its old buffer behind,
+                // unwiped.
                 let mut line = Zeroizing::new(String::with_capacity(token.len() + 1));
                 line.push_str(&token);
                 line.push('\n');

@@ -18,7 +18,8 @@ use crate::rows::Rows;
 /// How many times the store is compared with the copy, if others change the same rows meanwhile.
 const ROUNDS: usize = 3;
 
-/// Maximum number of rows in one last attempt, in which rows may exchange names.
+/// If at most this many groups of rows conflict, the last attempt first tries them together, because they may
+/// have exchanged names.
 const MOST_TOGETHER: usize = 20;
 
 /// What was put back.

@@ -70,7 +70,7 @@ pub trait NftRunner: fmt::Debug + Send + Sync {
 
 /// Uses `runner` for every later run of this process. Only the first call has an effect.
 pub fn set_nft_runner(runner: Box<dyn NftRunner>) {
-    // A second runner would lead to the same process, for the same purpose.
+    // A second runner would call the same helper as the first, so it is ignored.
     drop(RUNNER.set(runner));
 }
 

@@ -35,8 +35,8 @@ pub(crate) struct Process {
     output: BufReader<pipe::Receiver>,
     /// A file in memory that holds the ruleset. nft reads its standard input one byte at a time, but an included file as a whole.
     ruleset: File,
-    /// Whether the process keeps a lock open. A process that undoes the changes of a killed one waits for
-    /// that lock.
+    /// Whether the process holds a lock. A process that undoes the changes of a killed one waits for that
+    /// lock.
     is_locked: bool,
 }
 

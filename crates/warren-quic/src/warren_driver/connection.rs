@@ -96,8 +96,8 @@ enum State {
     /// Contains the time at which an exit gives the handshake up.
     Handshake(Option<Instant>),
     Open,
-    /// The connection's end was delivered, and it only answers late packets. It keeps its final counters until
-    /// the next poll.
+    /// The connection has ended, and its end was reported. It now only answers late packets. It keeps its
+    /// final counters until the next poll.
     Over(Option<Box<ConnectionStats>>),
 }
 

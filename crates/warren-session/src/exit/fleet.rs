@@ -49,7 +49,7 @@ pub enum BadWhole {
     /// The copy has too many rows.
     #[error("a whole copy has more than {MAX_WHOLE} rows")]
     TooLong,
-    /// A part deletes a row. Rows that do not exist must be in no part.
+    /// A part deletes a row. A whole copy simply omits rows that do not exist.
     #[error("a whole copy deletes a row")]
     Deletion,
 }

@@ -19,7 +19,7 @@ warren_simulation::planted_bugs! {
     OldPeerNumbered,
     /// A path never counts as clean.
     NeverOff,
-    /// A path that loses too much is repaired.
+    /// Lost datagrams are repaired even on a path that loses too many for that.
     TooLossyRepaired,
     /// Two datagrams of a lane have the same number now and then.
     NumberReused,

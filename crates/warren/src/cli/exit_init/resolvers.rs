@@ -11,7 +11,7 @@ use warren_host::dns::nameservers;
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 /// A public resolver (Quad9) that does not record who asks. It is used if clients can reach none of this host's resolvers.
 const PUBLIC: [&str; 2] = ["9.9.9.9", "149.112.112.112"];
-/// The most resolvers. The C library uses no more from resolv.conf(5).
+/// Maximum number of resolvers. The C library uses no more from resolv.conf(5).
 const MOST: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(1);
 const PORT: u16 = 53;

@@ -11,7 +11,8 @@ const SAME_RIVAL: Duration = Duration::from_secs(10);
 /// A flow that has lost packets to a full queue needs about this long to have its share again.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// If queues come up while the path carries less than this share of what it carried at earlier ones, a rival takes the rest.
+/// If queues build up while the path carries less than this share of what it carried during earlier queues, a rival takes
+/// the rest.
 const SQUEEZED: f64 = 0.8;
 /// Share of a new rate in the average, and what is left of the largest average after a queue.
 const RATE_SHARE: f64 = 0.5;
