@@ -289,7 +289,10 @@ mod tests {
         let warned = Balance { warnings: 2, first_warnings: vec!["WARN full".to_owned()], ..balance(7) };
         assert!(of(&carried(), &warned).contains("2 warnings, the first: WARN full"));
         assert!(of(&Carried { tcp_mbit_per_s: 80.0, ..carried() }, &balance(7)).contains("80 of 100 Mbit/s"));
-        assert!(of(&Carried { connections_damaged: 1, ..carried() }, &balance(7)).contains("1 came back"));
+        assert!(
+            of(&Carried { connections_damaged: 1, ..carried() }, &balance(7))
+                .contains("1 got back wrong bytes")
+        );
         let descriptors = samples(|seconds, client| client.descriptors += u64::from(seconds > 300.0));
         let verdict = judge(&descriptors, STEADY, &carried(), &balance(7), &balance(7));
         assert!(verdict.sentence.contains("descriptors rose from 30 to 31"), "{}", verdict.sentence);

@@ -18,7 +18,7 @@ use crate::support::real_fleet::{NAMES, RealFleet, endpoint, store_of};
 use crate::support::{Exit, Namespace, Net, Preload, asked, eventually, seconds};
 
 /// How long the third exit serves without the store.
-const MAX_STALENESS: u64 = 10;
+const MAX_STALENESS: u64 = 15;
 
 #[test]
 fn a_fleet_survives_a_slow_stopped_dead_or_distant_store_and_a_wrong_clock() {
@@ -98,12 +98,13 @@ fn slow_store(faulty: &Faulty<'_>, ways: &Ways) {
 
     ways.slow(SLOW);
     let during = welcomes(&faulty.net.client, way, &key);
-    let mut enrolments = Vec::new();
+    let (mut enrolments, mut enrolled) = (Vec::new(), 0);
     for number in 0..3 {
         let mut added = None;
         let line = format!("exit client add slow-{number}");
         enrolments.push(timed(|| added = Some(exit.warren.run(&line))));
         let added = added.unwrap();
+        enrolled += usize::from(added.succeeded());
         assert!(added.succeeded() || added.stderr.contains("the fleet's store did not answer"), "{added:?}");
     }
     let mut redeemed = None;
@@ -111,18 +112,22 @@ fn slow_store(faulty: &Faulty<'_>, ways: &Ways) {
     ways.slow(Duration::ZERO);
 
     match redeemed.unwrap() {
-        Ok(name) => assert_eq!(name, "invited-slowly"),
+        Ok(name) => {
+            assert_eq!(name, "invited-slowly");
+            enrolled += 1;
+        }
         Err(error) => assert!(format!("{error:?}").contains("try again"), "{error:?}"),
     }
     println!(
         "measured: slow store: Welcome after {before:.1?} before and {during:.1?} during (median); enrolments took {enrolments:.2?}, and \
          {quick:.2?} before"
     );
+    assert!(enrolled > 0, "a slow store enrols nobody");
     // A busy machine delays a Welcome more than the 5 ms that a slow store may, and much less than one operation of the store.
     assert!(during < before + SLOW / 4, "{during:?} instead of {before:?}");
-    assert!(enrolments.iter().all(|took| *took < Duration::from_millis(3_500)), "{enrolments:?}");
+    assert!(enrolments.iter().all(|took| *took < Duration::from_millis(4_500)), "{enrolments:?}");
     // The control: the store was slow, and was not before.
-    assert!(enrolments.iter().all(|took| *took >= SLOW) && quick < SLOW, "{enrolments:?} {quick:?}");
+    assert!(enrolments.iter().all(|took| *took >= SLOW && *took > quick), "{enrolments:?} {quick:?}");
     faulty.assert_kept("slow store", &marks, &[0, 1, 2]);
 }
 
@@ -334,13 +339,14 @@ fn raced_tokens(faulty: &Faulty<'_>) {
     const ROUNDS: usize = 10;
     let marks = faulty.marks();
     let conflicts = || (0..EXITS).map(|exit| faulty.conflicts(exit)).sum::<f64>();
+    let before = conflicts();
     let mut rounds = 0;
-    while conflicts() == 0.0 && rounds < ROUNDS {
+    while conflicts() == before && rounds < ROUNDS {
         race_once(faulty, rounds);
         rounds += 1;
     }
-    println!("measured: {} conflicts in {rounds} rounds", conflicts());
-    assert!(conflicts() > 0.0, "the exits have asked the store at the same time");
+    println!("measured: {} conflicts in {rounds} rounds", conflicts() - before);
+    assert!(conflicts() > before, "the exits have asked the store at the same time");
     // The control: without a rival, the third exit enrols a key.
     let alone = faulty.invite("alone");
     assert_eq!(faulty.redeem(&alone, 2).as_deref(), Ok("alone"));
@@ -395,7 +401,8 @@ fn expired_certificate(faulty: &mut Faulty<'_>) {
 
     faulty.etcd.start_anew(-1);
     let noticed = faulty.wait_until_all_say("away", seconds(10));
-    let (revision, before) = (faulty.etcd.revision(), faulty.enrolled());
+    // Leases end while no link renews them, and nobody writes for that.
+    let (lasting, before) = (faulty.etcd.lasting(), faulty.enrolled());
     let refused = faulty.exit(0).warren.run("exit client add nobody");
     assert!(refused.stderr.contains("the fleet's store does not answer"), "{refused:?}");
     eventually(seconds(5), "the reason is the certificate", || {
@@ -404,15 +411,11 @@ fn expired_certificate(faulty: &mut Faulty<'_>) {
     faulty.restart_link(1);
     eventually(seconds(5), "the alert fires", || days(faulty).is_some_and(|days| days < 0.0));
     std::thread::sleep(seconds(2));
-    assert_eq!(
-        faulty.etcd.revision(),
-        revision,
-        "nobody has written to a store whose certificate has expired"
-    );
+    assert_eq!(faulty.etcd.lasting(), lasting, "nobody has written to a store whose certificate has expired");
     assert_eq!(faulty.enrolled(), before);
     // The control: the store works for those who do not look at its certificate.
     faulty.etcd.ctl_unverified("put used 1").ok();
-    assert!(faulty.etcd.revision() > revision);
+    assert_ne!(faulty.etcd.lasting(), lasting);
 
     faulty.etcd.start_anew(DAYS);
     let back = faulty.wait_until_all_say("reachable", seconds(10));

@@ -133,7 +133,7 @@ async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
     let config = earlier.pending_config().with_context(|| {
         let pending = earlier.pending();
         format!(
-            "an earlier `warren fleet join` with another ticket was ended, and {} cannot be used; correct it, or delete it to give \
+            "an earlier `warren fleet join` with another ticket was interrupted, and {} cannot be used; correct it, or delete it to give \
              that one up",
             pending.display()
         )
@@ -336,7 +336,7 @@ mod tests {
         std::fs::create_dir(path("fleet/store.password")).unwrap();
         let refused = settled().await.unwrap_err();
         assert!(
-            refused.contains("it is not known") && refused.contains("store.password cannot be read"),
+            refused.contains("may have made this host") && refused.contains("store.password cannot be read"),
             "{refused}"
         );
         std::fs::remove_dir(path("fleet/store.password")).unwrap();

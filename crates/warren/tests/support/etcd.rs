@@ -165,6 +165,16 @@ impl<'net> Etcd<'net> {
         answer["header"]["revision"].as_u64().unwrap()
     }
 
+    /// Each key that has no lease, with the revision of its latest change, whatever certificates the members have.
+    pub fn lasting(&self) -> Vec<(String, u64)> {
+        let answer = self.ctl_unverified("get \"\" --prefix --write-out json").ok();
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        let keys = answer["kvs"].as_array().unwrap().iter();
+        keys.filter(|key| key["lease"].as_u64().is_none_or(|lease| lease == 0))
+            .map(|key| (key["key"].as_str().unwrap().to_owned(), key["mod_revision"].as_u64().unwrap()))
+            .collect()
+    }
+
     /// Lets the store forget all changes up to now.
     pub fn compact(&self) {
         self.ctl(&format!("compact {}", self.revision())).ok();

@@ -29,7 +29,7 @@ use self::{
     competition::{Cause, Competition},
     full_queue::FullQueue,
     rivals::Rivals,
-    rounds::{Round, Rounds, bytes_in, loss_share, scaled},
+    rounds::{RATES, Round, Rounds, bytes_in, loss_share, scaled},
     usual_loss::UsualLoss,
 };
 use crate::stats::ControllerState;
@@ -134,8 +134,9 @@ enum Phase {
 /// A queue whose owner is not known yet. The connection's own queue shrinks with its window.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
-    /// Rounds in a row.
+    /// Rounds in a row with a smaller window, and rounds that waited for one.
     rounds: u32,
+    waited: usize,
     /// The window and the round-trip time when it was first seen.
     window: u64,
     rtt: Duration,
@@ -302,7 +303,7 @@ impl Adaptive {
             return self.compete(now, window, Cause::Rival);
         }
         *step = first_step;
-        let now_seen = seen.unwrap_or(Queue { rounds: 0, window: used, rtt, last_window: used });
+        let now_seen = seen.unwrap_or(Queue { rounds: 0, waited: 0, window: used, rtt, last_window: used });
         if now_seen.rounds < ROUNDS_BEFORE_VERDICT {
             self.shrink_to_judge(now, round, now_seen);
         } else if now_seen.is_rivals(rtt, base) {
@@ -323,23 +324,30 @@ impl Adaptive {
         let is_smaller = seen.rounds > 0 || self.window < scaled(used, SMALLER);
         let Phase::Bounded { queue, .. } = &mut self.phase else { return };
         // The first window and round-trip time stay: the verdict compares with them.
-        *queue = Some(match is_smaller {
-            true => Queue { rounds: seen.rounds + 1, last_window: used, ..seen },
-            false => Queue { rounds: 0, window: used, rtt: round.least_rtt, last_window: used },
-        });
+        *queue = match is_smaller {
+            true => Some(Queue { rounds: seen.rounds + 1, last_window: used, ..seen }),
+            false if seen.waited < RATES => {
+                let waited = seen.waited + 1;
+                Some(Queue { rounds: 0, waited, window: used, rtt: round.least_rtt, last_window: used })
+            }
+            false => {
+                self.unjudged = None;
+                None
+            }
+        };
     }
 
     /// Grows the window after a round without a queue.
     fn grow(&mut self, now: Instant, round: &Round) {
         let (most, filled_path, first_step) = (self.most(round), self.filled_path(), self.first_step(now));
         let may_recover = self.rivals.may_recover(now);
+        // Whoever had a queue has none any more.
+        if self.queue_of(round.least_rtt) <= self.allowed_queue() {
+            self.unjudged = None;
+        }
         let Phase::Bounded { step, queue } = &mut self.phase else { return };
         *queue = None;
-        if !round.was_limited {
-            return;
-        }
-        self.unjudged = None;
-        if self.window >= most {
+        if !round.was_limited || self.window >= most {
             return;
         }
         // The window fills the path at least, unless that overflows its queue.
@@ -427,6 +435,7 @@ impl Adaptive {
 
     fn drain(&mut self, loss: f64) {
         let before = self.window;
+        self.unjudged = None;
         self.window = (self.rounds.carried_in(self.base()) / 10 * 9).max(self.least()).min(self.window);
         self.phase = Phase::Draining { loss, left: DRAIN_ROUNDS, before, delivered: 0, lost: 0 };
     }
@@ -458,6 +467,7 @@ impl Adaptive {
         self.base = BaseRtt::default();
         self.full_queue = FullQueue::default();
         self.rivals = Rivals::default();
+        self.jitter = Duration::ZERO;
         (self.limit, self.overshot_rounds, self.unjudged) = (0, 0, None);
         self.phase = Phase::SlowStart;
         self.last_cut = Some(now);
@@ -577,6 +587,7 @@ impl Controller for Adaptive {
                 }
                 (self.last_cut, self.limit) = (Some(now), self.window);
                 self.rivals.let_recover(now);
+                self.unjudged = self.unjudged.map(|window| scaled(window, CUT));
                 self.window = scaled(self.window, CUT).max(self.least());
             }
             Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } | Phase::Competing(_) => {}

@@ -18,6 +18,8 @@ const GROWTH: f64 = 0.05;
 /// The growth is slower while the queue is shorter than this share of the round-trip time. A short queue overflows often, and would
 /// leave a rival too little.
 const LONG_QUEUE: f64 = 0.5;
+/// The window grows to this many times what it was. If no queue has overflowed by then, the path's rate may have fallen instead.
+const MOST_GROWTH: u64 = 3;
 /// Rounds of a competition after which it decides whether there is a rival at all, or the path's delay only fluctuates (Wi-Fi).
 const ROUNDS: u32 = 12;
 /// If the queueing delay moves back and forth by more than this share of itself each round, no queue causes it.
@@ -66,13 +68,19 @@ impl Competition {
     pub(super) fn state(&self) -> ControllerState {
         match self.cause {
             Cause::Mark => ControllerState::Marked,
-            Cause::Rival | Cause::Overflow if self.cubic.is_none() => ControllerState::Growing,
+            Cause::Rival | Cause::Overflow if self.cubic.is_none() && self.window < self.most() => {
+                ControllerState::Growing
+            }
             Cause::Rival | Cause::Overflow => ControllerState::Competing,
         }
     }
 
     pub(super) fn window(&self) -> u64 {
         self.cubic.as_ref().map_or(self.window, |cubic| cubic.window())
+    }
+
+    fn most(&self) -> u64 {
+        MOST_GROWTH * self.before
     }
 
     pub(super) fn before(&self) -> u64 {
@@ -97,7 +105,8 @@ impl Competition {
     /// Grows the window by a share of these acknowledged bytes. `queue` is the part of the round-trip time `rtt` that packets wait.
     pub(super) fn grow(&mut self, bytes: u64, queue: Duration, rtt: Duration) {
         let share = queue.as_secs_f64() / rtt.as_secs_f64().max(f64::EPSILON);
-        self.window += scaled(bytes, GROWTH * (share / LONG_QUEUE).min(1.0));
+        let grown = self.window + scaled(bytes, GROWTH * (share / LONG_QUEUE).min(1.0));
+        self.window = grown.min(self.most());
     }
 
     /// Records a round with this queueing delay. Returns the path's jitter, if that alone has caused the competition.
@@ -134,12 +143,14 @@ struct Delays {
 
 impl Delays {
     fn add(&mut self, queue: Duration) {
-        // A cut shortens the queue, so this change is no fluctuation.
-        if self.rounds > 0 && !self.was_cut {
+        let was_cut = std::mem::take(&mut self.was_cut);
+        if self.rounds > 0 {
             self.rises += queue.saturating_sub(self.last);
-            self.falls += self.last.saturating_sub(queue);
+            // A cut shortens the queue, so that fall is no fluctuation.
+            if !was_cut {
+                self.falls += self.last.saturating_sub(queue);
+            }
         }
-        self.was_cut = false;
         self.rounds += 1;
         self.longest = self.longest.max(queue);
         self.sum += queue;
@@ -189,5 +200,7 @@ mod tests {
         };
         assert_eq!(jitter_of(&[3, 6, 9]), None);
         assert_eq!(jitter_of(&[]), Some(100 * MILLISECOND));
+        // Random losses count while the delay is long.
+        assert_eq!(jitter_of(&[1, 2, 4, 5, 7, 8, 10, 11]), Some(100 * MILLISECOND));
     }
 }

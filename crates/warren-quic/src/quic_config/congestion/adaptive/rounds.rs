@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Rounds whose delivery rates are remembered. The largest counts, because a round may end early in a burst.
-const RATES: usize = 4;
+pub(super) const RATES: usize = 4;
 
 /// The number of ACK frames whose round-trip times show a queue (RFC 9406 section 4.2 asks for as many).
 const RECENT: usize = 8;
