@@ -18,7 +18,7 @@ use crate::support::real_fleet::{NAMES, RealFleet, endpoint, store_of};
 use crate::support::{Exit, Namespace, Net, Preload, asked, eventually, seconds};
 
 /// How long the third exit serves without the store.
-const MAX_STALENESS: u64 = 15;
+const MAX_STALENESS: u64 = 30;
 
 #[test]
 fn a_fleet_survives_a_slow_stopped_dead_or_distant_store_and_a_wrong_clock() {
