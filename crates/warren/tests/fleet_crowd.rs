@@ -13,7 +13,7 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use crate::support::fleet_clients::{FleetCrowd, KnownFleet};
 use crate::support::library_client::{LibraryClient, runtime};
 use crate::support::real_fleet::{RealFleet, endpoint};
-use crate::support::{Exit, Net, asked, eventually, seconds};
+use crate::support::{Exit, Net, asked, eventually, seconds, timed};
 
 /// `WARREN_FLEET_CROWD` is the number of clients, and `WARREN_FLEET_CONNECTIONS` how many connections each has.
 #[test]
@@ -221,10 +221,4 @@ fn resident_kib(process: i32) -> u64 {
 fn sorted(mut times: Vec<Duration>) -> Vec<Duration> {
     times.sort_unstable();
     times
-}
-
-fn timed(act: impl FnOnce()) -> Duration {
-    let start = Instant::now();
-    act();
-    start.elapsed()
 }

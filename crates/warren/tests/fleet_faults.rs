@@ -15,7 +15,7 @@ use crate::support::faulty_fleet::{EXITS, Faulty, Guest, MEMBERS, etcd};
 use crate::support::library_client::{LibraryClient, runtime};
 use crate::support::proxy::Ways;
 use crate::support::real_fleet::{NAMES, RealFleet, endpoint, store_of};
-use crate::support::{Exit, Namespace, Net, Preload, asked, eventually, seconds};
+use crate::support::{Exit, Namespace, Net, Preload, asked, eventually, seconds, timed};
 
 /// How long the third exit serves without the store.
 const MAX_STALENESS: u64 = 30;
@@ -51,8 +51,7 @@ fn a_fleet_survives_a_slow_stopped_dead_or_distant_store_and_a_wrong_clock() {
     slow_store(&faulty, &ways);
     stopped_leader(&faulty);
     wrong_clock(&faulty, &clock);
-    let outage = Duration::from_secs(6);
-    store_down(&mut faulty, outage);
+    store_down(&mut faulty, seconds(6));
     compaction(&faulty);
     partition(&faulty);
     staleness(&faulty);
@@ -62,10 +61,7 @@ fn a_fleet_survives_a_slow_stopped_dead_or_distant_store_and_a_wrong_clock() {
 fn a_fleet_survives_a_race_an_expired_certificate_an_old_backup_and_a_dead_exit() {
     let Some(net) = Net::new() else { return };
     let hosts = net.clients_beside(13);
-    let Some(etcd) = etcd(&hosts) else { return };
-    let mut fleet = RealFleet::at(&hosts[..EXITS], &etcd);
-    fleet.run(&|_| Default::default());
-    let mut faulty = Faulty::new(&net, &hosts, etcd, fleet);
+    let Some(mut faulty) = Faulty::start(&net, &hosts) else { return };
 
     raced_tokens(&faulty);
     expired_certificate(&mut faulty);
@@ -79,10 +75,7 @@ fn a_fleet_survives_a_race_an_expired_certificate_an_old_backup_and_a_dead_exit(
 fn a_store_that_is_down_for_ten_minutes_costs_no_packet() {
     let Some(net) = Net::new() else { return };
     let hosts = net.clients_beside(12);
-    let Some(etcd) = etcd(&hosts) else { return };
-    let mut fleet = RealFleet::at(&hosts[..EXITS], &etcd);
-    fleet.run(&|_| Default::default());
-    let mut faulty = Faulty::new(&net, &hosts, etcd, fleet);
+    let Some(mut faulty) = Faulty::start(&net, &hosts) else { return };
     store_down(&mut faulty, seconds(asked("WARREN_STORE_DOWN").unwrap_or(600)));
 }
 
@@ -518,10 +511,4 @@ fn dead_exit(faulty: &mut Faulty<'_>) {
     assert!(of_exit(faulty, 0) > 0 && of_exit(faulty, 1) > 0);
     eventually(seconds(5), "the exit is dead", || faulty.keepers[2].steady.is_silent_for(seconds(2)));
     faulty.assert_kept("dead exit", &marks, &[0, 1]);
-}
-
-fn timed(act: impl FnOnce()) -> Duration {
-    let start = Instant::now();
-    act();
-    start.elapsed()
 }

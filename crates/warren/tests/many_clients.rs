@@ -2,12 +2,11 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use warren_session::PublicKey;
 
-use crate::support::{Client, Exit, ExitOptions, Net, asked, eventually, seconds};
+use crate::support::{Client, Exit, ExitOptions, Net, asked, eventually, seconds, timed};
 
 /// `WARREN_CLIENTS=100000` measures the largest exit that the documentation mentions.
 const CLIENTS: usize = 20_000;
@@ -82,10 +81,4 @@ fn an_exit_with_tens_of_thousands_of_clients_lists_them_in_pages() {
 
 fn listed(exit: &Exit<'_>, options: &str) -> Vec<Value> {
     serde_json::from_str(&exit.warren.run(&format!("exit client list --json {options}")).ok()).unwrap()
-}
-
-fn timed(act: impl FnOnce()) -> Duration {
-    let start = Instant::now();
-    act();
-    start.elapsed()
 }

@@ -150,8 +150,7 @@ impl<'net> Etcd<'net> {
 
     /// The member that leads.
     pub fn leader(&self) -> usize {
-        let status = self.ctl("endpoint status --write-out json").ok();
-        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let status = json(self.ctl("endpoint status --write-out json"));
         let leads = |member: &serde_json::Value| {
             member["Status"]["header"]["member_id"] == member["Status"]["leader"]
         };
@@ -160,15 +159,13 @@ impl<'net> Etcd<'net> {
 
     /// The revision of the latest change, whatever certificates the members have.
     pub fn revision(&self) -> u64 {
-        let answer = self.ctl_unverified("get none --write-out json").ok();
-        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        let answer = json(self.ctl_unverified("get none --write-out json"));
         answer["header"]["revision"].as_u64().unwrap()
     }
 
     /// Each key that has no lease, with the revision of its latest change, whatever certificates the members have.
     pub fn lasting(&self) -> Vec<(String, u64)> {
-        let answer = self.ctl_unverified("get \"\" --prefix --write-out json").ok();
-        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        let answer = json(self.ctl_unverified("get \"\" --prefix --write-out json"));
         let keys = answer["kvs"].as_array().unwrap().iter();
         keys.filter(|key| key["lease"].as_u64().is_none_or(|lease| lease == 0))
             .map(|key| (key["key"].as_str().unwrap().to_owned(), key["mod_revision"].as_u64().unwrap()))
@@ -212,6 +209,10 @@ impl<'net> Etcd<'net> {
         self.start_all();
         self.wait_until_ready();
     }
+}
+
+fn json(finished: Finished) -> serde_json::Value {
+    serde_json::from_str(&finished.ok()).unwrap()
 }
 
 /// A program of etcd: installed, or unpacked by `scripts/setup`.

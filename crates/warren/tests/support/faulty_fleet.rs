@@ -32,6 +32,14 @@ pub struct Faulty<'net> {
 pub type Marks = Vec<(usize, u64)>;
 
 impl<'net> Faulty<'net> {
+    /// Starts etcd and a fleet without faults, with a client at each exit. Returns `None` without etcd.
+    pub fn start(net: &'net Net, hosts: &'net [Namespace]) -> Option<Self> {
+        let etcd = etcd(hosts)?;
+        let mut fleet = RealFleet::at(&hosts[..EXITS], &etcd);
+        fleet.run(&|_| Default::default());
+        Some(Self::new(net, hosts, etcd, fleet))
+    }
+
     /// Adds a client to each exit of a fleet that runs. `hosts` is `Net::clients_beside`.
     pub fn new(net: &'net Net, hosts: &'net [Namespace], etcd: Etcd<'net>, fleet: RealFleet<'net>) -> Self {
         let guests = &hosts[EXITS + MEMBERS..];
@@ -140,6 +148,31 @@ impl<'net> Faulty<'net> {
         let lines = page.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
         lines.map(|line| line.split_whitespace().last().unwrap().parse().unwrap()).collect()
     }
+
+    /// A client's profile for one exit, changed for another exit.
+    pub fn profile_at(&self, profile: &Profile, from: usize, to: usize) -> Profile {
+        let ((address, key), (other, other_key)) = (self.way(from), self.way(to));
+        let text = profile.text().replace(&key.to_string(), &other_key.to_string());
+        Profile::parse(&text.replace(&address.to_string(), &other.to_string()))
+    }
+
+    /// How many of an exit's requests have met a conflict.
+    pub fn conflicts(&self, exit: usize) -> f64 {
+        self.exit(exit).status().0["fleet"]["requests"]["conflict"].as_f64().unwrap()
+    }
+
+    /// Fails if a removed client gets a session at any exit.
+    #[track_caller]
+    pub fn assert_out(&self, guest: &Guest<'_>) {
+        for exit in 0..EXITS {
+            // A client that was refused at once is down already.
+            drop(guest.client.warren.run("down home"));
+            guest.client.warren.write("home.toml", 0o600, &self.profile_at(&guest.profile, 1, exit).text());
+            let tried = guest.client.warren.run("up home");
+            assert_eq!(tried.code, Some(4), "it is refused: {tried:?}");
+        }
+        assert!(guest.steady.is_silent_for(seconds(1)), "{} has no traffic", guest.name);
+    }
 }
 
 /// A client whose packets are counted.
@@ -228,31 +261,4 @@ fn race(invites: &[Invite], ways: &[(SocketAddr, PublicKey)]) -> Vec<Vec<Result<
         }
         outcomes
     })
-}
-
-impl Faulty<'_> {
-    /// A client's profile for one exit, changed for another exit.
-    pub fn profile_at(&self, profile: &Profile, from: usize, to: usize) -> Profile {
-        let ((address, key), (other, other_key)) = (self.way(from), self.way(to));
-        let text = profile.text().replace(&key.to_string(), &other_key.to_string());
-        Profile::parse(&text.replace(&address.to_string(), &other.to_string()))
-    }
-
-    /// How many of an exit's requests have met a conflict.
-    pub fn conflicts(&self, exit: usize) -> f64 {
-        self.exit(exit).status().0["fleet"]["requests"]["conflict"].as_f64().unwrap()
-    }
-
-    /// Fails if a removed client gets a session at any exit.
-    #[track_caller]
-    pub fn assert_out(&self, guest: &Guest<'_>) {
-        for exit in 0..EXITS {
-            // A client that was refused at once is down already.
-            drop(guest.client.warren.run("down home"));
-            guest.client.warren.write("home.toml", 0o600, &self.profile_at(&guest.profile, 1, exit).text());
-            let tried = guest.client.warren.run("up home");
-            assert_eq!(tried.code, Some(4), "it is refused: {tried:?}");
-        }
-        assert!(guest.steady.is_silent_for(seconds(1)), "{} has no traffic", guest.name);
-    }
 }

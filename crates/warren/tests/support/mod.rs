@@ -120,6 +120,13 @@ pub fn eventually(within: Duration, what: &str, mut condition: impl FnMut() -> b
     }
 }
 
+/// How long something takes.
+pub fn timed(act: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    act();
+    start.elapsed()
+}
+
 /// Seconds, for short calls.
 pub const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
