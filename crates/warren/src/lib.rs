@@ -35,7 +35,7 @@ use cli::args::{
     UpArgs,
 };
 
-/// The program: carries out what its arguments ask for.
+/// Runs the program: does what its arguments ask for.
 pub fn main() -> std::process::ExitCode {
     panics::abort_on_panic();
     cli::complete::answer_shell();

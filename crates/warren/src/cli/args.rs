@@ -111,26 +111,25 @@ impl GlobalArgs {
 pub(crate) enum Command {
     /// Connect: start the client and wait until traffic flows.
     ///
-    /// If the exit has refused a running client, the client asks the exit again. A member of the group warren may connect profiles in
-    /// /etc/warren too, where systemd runs.
+    /// If the exit has refused a running client, the client asks the exit again. On a host with systemd, members of the group
+    /// warren may connect the profiles in /etc/warren too.
     #[command(
         after_help = "Examples:\n  warren up\n  warren up home\n  warren up ./laptop.toml --timeout 30s\n  warren up home --dry-run"
     )]
     Up(UpArgs),
-    /// Run one program inside the tunnel, its DNS included, while the host may stay outside.
+    /// Run one program inside the tunnel, its DNS included. The rest of the host may stay outside.
     ///
-    /// A profile that is not up is brought up for such programs alone; `warren down` ends that. With --outside, the
-    /// program is outside while the host is inside. Either way none of its packets ever leaves on the wrong side: when
-    /// the tunnel goes down or the daemon is killed, a program inside is cut off. docs/exec.md says what this does not
-    /// cover.
+    /// If the profile is not up, the command brings it up for such programs alone; `warren down` ends that. With --outside, the
+    /// program is outside while the host is inside. No packet of the program ever leaves on the wrong side: when the tunnel goes
+    /// down or the daemon is killed, a program inside is cut off. docs/exec.md says what this does not cover.
     #[command(after_help = "Examples:\n  warren exec home -- curl https://example.net/\n  \
                             warren exec --outside home -- ping 192.0.2.1")]
     Exec(ExecArgs),
     /// Open a hotel's or train's login page while the kill switch is closed, for at most five minutes.
     ///
-    /// Only a browser that this command starts is let out, only as the calling user, only to TCP ports 80 and 443, and to
-    /// the network's resolver for names. The browser has a throw-away profile. Everything else stays blocked. The login
-    /// page closes with the browser, with Ctrl-C, when the tunnel is up, and when the daemon ends. docs/portal.md says more.
+    /// Only the browser that this command starts is let out. It runs as the calling user, and reaches only TCP ports 80 and 443,
+    /// and the network's resolver. The browser has a throw-away profile. Everything else stays blocked. The login page closes
+    /// with the browser, with Ctrl-C, when the tunnel is up, and when the daemon ends. docs/portal.md says more.
     #[command(
         after_help = "Examples:\n  sudo warren portal\n  sudo warren portal home -- w3m http://example.com/"
     )]
@@ -518,9 +517,9 @@ pub(crate) struct LookUpArgs {
 /// `warren client close`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientCloseArgs {
-    /// Keep running, like warren-lockdown@.service, and close the kill switch again whenever another program deletes
-    /// or changes its table. After `warren down`, wait until it is closed again. SIGTERM ends this command, and leaves
-    /// the kill switch closed.
+    /// Keep running, like warren-lockdown@.service, and close the kill switch again whenever another program deletes or changes
+    /// its table. After `warren down`, wait until the kill switch is closed again. SIGTERM ends this command, and leaves the kill
+    /// switch closed.
     #[arg(long)]
     pub(crate) watch: bool,
     /// The profile's file, or a profile's name in the configuration directory. Can be left out if there is only one

@@ -36,7 +36,7 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
         true => block_on(enter_as_root(directories, log, arguments, side))?,
         false => block_on(enter_as_user(directories, arguments, side))?,
     };
-    // No matter who has moved this process, only the kernel can prove where it is.
+    // Only the kernel can prove where this process is, no matter who has moved it.
     let listing = std::fs::read_to_string("/proc/self/cgroup").context("cannot see this process's cgroup")?;
     if !ExecGroup::of(&name, side)?.has_in(&listing) {
         bail!("the daemon of {name} has not moved this process; see `warren logs {name}`");

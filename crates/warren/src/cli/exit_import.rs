@@ -249,8 +249,8 @@ fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]
     Ok(Plan { clients: planned, renamed })
 }
 
-/// Whether somebody else has the client's name. An enrolled client that also has its address is the same peer, imported
-/// before.
+/// Whether another client has this client's name. An enrolled client with the same name and the same address does not count: an
+/// earlier import has enrolled this very peer.
 fn is_clash(client: &NewClient, registry: &ClientRegistry, enrolled: &[ClientView]) -> bool {
     let is_same = |view: &ClientView| {
         let equal = (view.ipv4.is_some() && view.ipv4 == client.ipv4)
@@ -271,7 +271,7 @@ fn enrol(registry: &mut ClientRegistry, client: &NewClient) -> Result<(), Regist
     registry.add(entry)
 }
 
-/// The client that already has what another one asks for.
+/// The name of the client that already has the name, address or prefix in question.
 fn holder(error: &RegistryError) -> Option<&String> {
     if let RegistryError::NameTaken { name: holder }
     | RegistryError::AddressTaken { holder, .. }

@@ -64,7 +64,7 @@ pub(crate) fn answer_shell(variable: &str) {
     let _ = command.arg("--").arg(PROGRAM).args(words.into_iter().skip(2)).exec();
 }
 
-/// Makes this host a member of the fleet that has made the ticket. `warren-fleet` then has a configuration, too.
+/// Makes this host a member of the fleet that issued the ticket. `warren-fleet` then has a configuration, too.
 ///
 /// # Errors
 /// When `warren-fleet` is not installed or refuses the ticket. It has then printed the reason.
@@ -83,7 +83,9 @@ pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
     }
     let output = joining.wait_with_output().map_err(|error| failed(&error))?;
     if !output.status.success() {
-        bail!("this host did not join the fleet, and no exit was set up; correct that and run this again");
+        bail!(
+            "this host did not join the fleet, and no exit was set up; correct the error above and run this again"
+        );
     }
     serde_json::from_slice(&output.stdout).with_context(|| {
         format!("{PROGRAM} has another version; install the version that matches this warren")

@@ -25,7 +25,7 @@ pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyho
     run_with(directories, arguments, NEW_SETTINGS).await
 }
 
-/// As [`run`], for a profile that also gets these sections.
+/// Does the same as [`run`], and also writes these sections into the profile.
 pub(crate) async fn run_with(
     directories: &Directories,
     arguments: JoinArgs,
@@ -52,7 +52,7 @@ pub(crate) async fn run_with(
         Ok(client) => {
             let done = joining.finish(&name, &invited)?;
             let daemon = DaemonDirectory::new(&directories.runtime, name.as_str());
-            // A daemon that runs has the earlier key.
+            // A running daemon still has the earlier key.
             let down = if daemon.is_running().unwrap_or(false) {
                 format!("{} {name} && ", directories.command("down"))
             } else {
@@ -254,8 +254,8 @@ fn look_at(path: &Path, invited: &Invited) -> anyhow::Result<(Before, Option<Pri
         |profile: &ClientProfile| profile.exits().any(|exit| exit.public_keys.contains(&invited.exit_key));
     let Some(profile) = profile.filter(is_of_exit) else {
         bail!(
-            "{} exists already and is not a profile of the invitation's exit; choose another name with --name, or write the exit's \
-             new key {} into it if it is that exit",
+            "{} exists already and is not a profile of the invitation's exit; choose another name with --name, or, if the profile is for \
+             that exit and only the exit's key has changed, write the new key {} into it",
             path.display(),
             invited.exit_key
         );
@@ -318,7 +318,7 @@ mod tests {
         let said = third.finish(&name(), &invited).unwrap();
 
         assert!(said.contains("wrote") && key_in(&profile) == key, "{said}");
-        assert_eq!(files(&directory), 1, "the key stands in the profile alone");
+        assert_eq!(files(&directory), 1, "the key is in the profile alone");
         // As after an answer that the exit sent but this machine did not get.
         let again = Joining::prepare(&directory, &name(), &invited).unwrap();
         assert_eq!(again.key.public(), key);

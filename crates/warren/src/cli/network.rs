@@ -1,4 +1,4 @@
-//! `warren network`: says which network this host is in, and what a profile writes to trust it.
+//! `warren network`: says which network this host is in, and what to write in a profile to trust it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -18,7 +18,8 @@ pub(crate) async fn run(directories: &Directories, name: &str) -> anyhow::Result
     let current = look().await?;
     let Some(setting) = current.as_setting(name) else {
         anyhow::bail!(
-            "the hardware address of the router {} on {} is not known; run this as root, which asks for it, or check the connection",
+            "the hardware address of the router {} on {} is not known; run this as root, so that Warren can ask for it, or check the \
+             connection",
             current.router,
             current.device
         );

@@ -34,7 +34,7 @@ use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::{output, own_program, resolvers};
 
-/// Opens the login page until its browser ends, the tunnel is up, or the time is over.
+/// Keeps the login page open until its browser ends, the tunnel is up, or the time is over.
 ///
 /// # Errors
 /// Why it cannot be opened, or why it was closed too early.

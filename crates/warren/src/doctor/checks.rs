@@ -311,13 +311,14 @@ fn mtu(facts: &Facts) -> Option<Finding> {
 
 fn socket_buffers(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "socket buffers";
-    // On a real host, root may exceed the limits. Only in a container does a socket get less.
+    // On a real host, root may exceed the limits. A socket gets less only in a container.
     let least = facts.sockets.buffers.map(|(receive, send)| receive.min(send))?;
     let found = format!("a UDP socket gets {} KiB", least / 1024);
     if least >= SMALL_BUFFERS {
         return Some(Finding::good(CHECK, found));
     }
-    let why = "a burst that does not fit while a core is busy is lost; between 1 MiB and 8 MiB no clear difference was measured in a tunnel";
+    let why = "while a core is busy, a burst that does not fit into the buffer is lost; between 1 MiB and 8 MiB no clear difference was \
+               measured in a tunnel";
     let fix = "run on the host, outside the container: sysctl -w net.core.rmem_max=8388608 net.core.wmem_max=8388608";
     Some(Finding::advice(CHECK, found, why, fix))
 }
@@ -351,7 +352,7 @@ fn queue_discipline(facts: &Facts) -> Option<Finding> {
     let fix =
         format!("run: tc qdisc replace dev {} root fq, and sysctl net.core.default_qdisc=fq", egress.device);
     let finding = Finding::advice(CHECK, format!("{} has pfifo_fast", egress.device), why, fix);
-    // The setting applies to devices that come up later, so tc changes this one.
+    // The sysctl setting applies only to devices that come up later, so tc changes this device.
     Some(finding.with(Repair::sysctl("net.core.default_qdisc", "fq")).with(Repair::run(&[
         "tc",
         "qdisc",

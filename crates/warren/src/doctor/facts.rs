@@ -28,7 +28,7 @@ use warren_daemon::sandbox;
 use warren_exit::DEVICE as TUN;
 use warren_exit::other_firewalls::{self, InTheWay};
 
-/// The longest that a daemon takes to close its kill switch again.
+/// The longest time that a daemon takes to close its kill switch again.
 const TIME_TO_CLOSE: Duration = Duration::from_secs(2);
 
 /// Everything that the checks judge.
@@ -175,11 +175,11 @@ pub(super) struct KnownExit {
 pub(super) struct ExitFacts {
     pub(super) is_running: bool,
     pub(super) ports: Vec<u16>,
-    /// The ones among `ports` on which some program listens.
+    /// Those of `ports` on which some program listens.
     pub(super) ports_in_use: Vec<u16>,
     pub(super) pools: Vec<IpNet>,
     pub(super) resolvers: Vec<IpAddr>,
-    /// Pools that leave for the internet with their own addresses.
+    /// Pools whose packets leave for the internet without NAT.
     pub(super) untranslated: Vec<IpNet>,
     /// Chains of other programs that block clients from the exit or from the internet.
     pub(super) in_the_way: Vec<InTheWay>,

@@ -33,16 +33,16 @@ pub(crate) enum ExitCommand {
     ///
     /// The line works once. `warren exit client remove` withdraws it.
     ///
-    /// With the name of a WireGuard client, the line turns that client into a Warren client. Do not withdraw it with `remove`,
-    /// which removes the client: the line ends when it expires or you invite again.
+    /// With the name of a WireGuard client, the line turns that client into a Warren client. Do not withdraw this line with
+    /// `remove`, because that removes the client. The line stops working when it expires, or when you invite the client again.
     #[command(
         after_help = "Examples:\n  warren exit invite laptop\n  warren exit invite phone --expires 30min"
     )]
     Invite(InviteArgs),
-    /// Show what operators did, by command and on the page: when, who, and to which client.
+    /// Show the changes that operators made by command and on the page: when, by whom, and to which client.
     ///
-    /// The exit keeps the newest 1 to 2 MiB, which is thousands of changes, in audit.log beside its clients. Its log has the
-    /// same lines.
+    /// The exit keeps the newest 1 to 2 MiB, which is thousands of changes, in audit.log beside its clients. The exit's log has
+    /// the same lines.
     #[command(after_help = "Examples:\n  warren exit audit --limit 20\n  warren exit audit --client laptop")]
     Audit(ExitAuditArgs),
     /// Tell clients to move to another exit, wait until they have, and stop.
@@ -81,8 +81,8 @@ pub(crate) struct ExitInitArgs {
     /// The inner IPv6 prefix, from which clients get addresses [default: a random one].
     #[arg(long, value_name = "CIDR", value_parser = values::ipv6_pool)]
     pub(crate) ipv6: Option<Ipv6Net>,
-    /// Make it an exit of a fleet, with a ticket from `warren fleet ticket`. Its inner prefixes are the fleet's. Use `-` (standard
-    /// input) or @FILE: every user of this host can see a ticket on the command line.
+    /// Make this machine an exit of a fleet, with a ticket from `warren fleet ticket`. It gets the fleet's inner prefixes. Use
+    /// `-` (standard input) or @FILE: every user of this host can see a ticket on the command line.
     #[arg(long, value_name = "TICKET", conflicts_with_all = ["ipv4", "ipv6"])]
     pub(crate) fleet: Option<String>,
 }
@@ -101,10 +101,10 @@ pub(crate) struct InviteArgs {
 /// `warren exit audit`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExitAuditArgs {
-    /// Only what was done to the client of this name, including under its earlier names.
+    /// Only the changes to the client of this name, including those under its earlier names.
     #[arg(long, value_name = "NAME")]
     pub(crate) client: Option<String>,
-    /// Only the newest ones, at most this many.
+    /// Only the newest entries, at most this many.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: Option<u32>,
     /// Print a JSON array.
@@ -148,8 +148,8 @@ pub(crate) struct ImportWireGuardArgs {
     /// Directory for the clients' profiles [default: "clients" in the configuration directory].
     #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
-    /// Give peers whose names are taken other names, such as laptop-2. Without it such a file is refused, with the names
-    /// that are free.
+    /// Give peers whose names are taken other names, such as laptop-2. Without this option such a file is refused, and the
+    /// message lists names that are free.
     #[arg(long)]
     pub(crate) rename: bool,
     /// Give every peer a new key and a profile for Warren, although the exit serves WireGuard.
@@ -227,8 +227,8 @@ pub(crate) enum ExitClientCommand {
     Export(ClientExportArgs),
     /// Replace the exit's clients with those in a file that "export" wrote and you edited.
     ///
-    /// Clients that the file does not list are removed for good. Sessions of clients that do not change continue. The file
-    /// cannot bring back removed keys or withdrawn invitations. Either all of it takes effect or nothing.
+    /// Clients that the file does not list are removed for good. Sessions of clients that do not change continue. The file cannot
+    /// bring back removed keys or withdrawn invitations. Either the whole file takes effect or nothing changes.
     #[command(after_help = "Examples:\n  warren exit client import clients.toml --dry-run\n  \
                             warren exit client import clients.toml")]
     Import(ClientImportArgs),

@@ -19,7 +19,7 @@ pub(super) fn run(
     let name = &arguments.name;
     let is_again = store.is_invited(name)?;
     store.invite(&invitation)?;
-    // If a client has this name, it is a WireGuard client: the exit refuses to invite any other.
+    // A client that has this name is a WireGuard client, because the exit refuses to invite any other client.
     let is_upgrade = store.show(name).is_ok();
     if let Err(error) = output::print_all(&format!("{line}\n")) {
         // The line could not be printed, so the invitation is of no use. For an upgrade it stays, because removing the name would

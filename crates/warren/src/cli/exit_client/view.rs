@@ -66,7 +66,7 @@ pub(super) fn removed(keys: &[RemovedView], now: SystemTime) -> String {
     output::table(&["NAME", "REMOVED", "PUBLIC KEY"], &keys.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Says what a removal has removed, and how to enrol the client again.
+/// Says what was removed, and how to enrol the client again.
 pub(super) fn removal(name: &str, client: Option<&ClientView>, directories: &Directories) -> String {
     let add = directories.command("exit client add");
     let invite = directories.command("exit invite");
@@ -141,7 +141,7 @@ pub(super) fn import(summary: &ImportSummary) -> String {
     text + &format!("{} unchanged\n", summary.unchanged)
 }
 
-/// The clients as a table. Without any client, how to `add` one.
+/// The clients as a table. If there is no client, says how to `add` one.
 pub(super) fn table(clients: &[ClientView], add: &str, now: SystemTime) -> String {
     if clients.is_empty() {
         return format!("No client is enrolled; add one with: {add} NAME\n");

@@ -25,7 +25,7 @@ const NO_COLOURS: &str = "\x1b[0m";
 /// Light modules around a code, which its readers need (ISO 18004 section 6.3.8).
 const MARGIN: i32 = 4;
 
-/// Enrols the client. Its addresses stay its own from here on, because its configuration names them.
+/// Enrols the client with fixed addresses, because its configuration names them.
 pub(super) fn add(
     config: &ExitSettings,
     clients: &Path,

@@ -1,4 +1,4 @@
-//! What an import leaves out, with the commands for what the operator can set up again.
+//! The settings that an import leaves out, and the commands with which the operator can set some of them up again.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

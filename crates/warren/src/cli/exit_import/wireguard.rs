@@ -19,7 +19,7 @@ pub(super) struct WireGuardServer {
     /// The UDP port that its clients know.
     pub(super) listen_port: Option<u16>,
     pub(super) peers: Vec<Peer>,
-    /// Settings that mean something to the server and nothing to an exit.
+    /// Settings of the server that have no meaning for an exit.
     pub(super) skipped: Vec<Skipped>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Skipped {
 pub(super) struct Peer {
     /// The line of `[Peer]`, counted from 1.
     pub(super) line: usize,
-    /// The name in a comment, in the characters of a client's name.
+    /// The name in a comment. It has only characters that a client's name may have.
     pub(super) name: Option<String>,
     pub(super) allowed_ips: Vec<IpNet>,
     pub(super) public_key: Option<KeyText>,
@@ -109,7 +109,7 @@ impl WireGuardServer {
             ("PublicKey", Some(peer)) => peer.public_key = key_text,
             ("PresharedKey", Some(peer)) => peer.preshared_key = key_text,
             ("AllowedIPs", Some(peer)) => peer.allowed_ips.extend(networks(value)?),
-            // The exit saves its own state, and each client keeps its own end alive.
+            // An exit needs none of these: it saves its own state, and its clients send the keep-alives.
             ("SaveConfig" | "Endpoint" | "PersistentKeepalive", _) => {}
             _ if value.is_empty() => {}
             _ => self.skipped.push(Skipped { line, key, value: value.to_owned() }),

@@ -193,14 +193,14 @@ fn others(client: &WireGuardClient, notes: &mut Vec<String>) {
     }
     if client.peers > 1 {
         notes.push(
-            "the file has several peers; the networks of all of them go through one exit now".to_owned(),
+            "the file has several peers; the networks of all of them now go through one exit".to_owned(),
         );
     }
 }
 
 /// Keys that a user may miss. PrivateKey, Address, PublicKey and Endpoint have their counterparts in every profile.
 const OTHERS: [(&str, &str); 5] = [
-    ("MTU", "the exit says which; set mtu in [tun] for another"),
+    ("MTU", "the exit sets the MTU; to use another one, set mtu in [tun]"),
     ("Table", "Warren has a routing table of its own"),
     ("FwMark", "Warren has a mark of its own"),
     ("PresharedKey", "every key exchange is already safe from quantum computers"),

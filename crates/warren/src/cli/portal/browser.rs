@@ -1,7 +1,7 @@
 //! Finds a browser, and the arguments that give it a profile of its own.
 //!
-//! A browser that runs already would open the page itself, outside the portal's cgroup. So xdg-open cannot be used, and
-//! each browser is told to be a new one.
+//! A browser that runs already would open the page itself, outside the portal's cgroup. So xdg-open cannot be used, and each
+//! browser is told to start a new instance.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -50,7 +50,9 @@ impl Browser {
                 continue;
             };
             if leaves_its_group(&program) {
-                refused.push(format!("{name} is a snap or flatpak, which leaves the group that is let out"));
+                refused.push(format!(
+                    "{name} is a snap or flatpak and would leave the control group that is let out"
+                ));
                 continue;
             }
             return Ok(Self { program, kind: *kind });

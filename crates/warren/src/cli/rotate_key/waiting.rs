@@ -80,11 +80,12 @@ impl Waiting {
         Ok(Self { invitations, ..Self::of(&clients, new, only_of) })
     }
 
-    /// `only_of`: the old key, at an exit of a fleet. Clients that were last at another exit pin that exit's key.
+    /// At an exit of a fleet, `only_of` is the old key. Clients that were last at another exit are left out, because they pin
+    /// that exit's key.
     fn of(clients: &[ClientView], new: PublicKey, only_of: Option<PublicKey>) -> Self {
         let is_own = |client: &ClientView| match (only_of, client.exit_key) {
             (Some(old), Some(key)) => key == old || key == new,
-            // If a client was last seen before the fleet recorded at which exit, it may have a profile of this exit.
+            // The fleet did not record where this client was last seen, so the client may have a profile of this exit.
             (Some(_), None) => client.last_seen.is_some(),
             (None, _) => true,
         };

@@ -31,7 +31,7 @@ pub(super) fn add_trouble(fields: &mut Fields, fleet: &FleetStatus) {
             "clients are sent away until the store answers again (max_staleness in [fleet])".to_owned(),
         ),
         Some(left) if fleet.store != "reachable" => fields
-            .add("stale", format!("clients are served for another {}, and nobody is enrolled", time(left))),
+            .add("stale", format!("clients are served for another {}, and no client can enrol", time(left))),
         Some(_) | None => {}
     }
     if fleet.is_draining && !fleet.is_stale {
@@ -51,14 +51,16 @@ pub(super) fn add_trouble(fields: &mut Fields, fleet: &FleetStatus) {
 fn add_certificates(fields: &mut Fields, fleet: &FleetStatus) {
     for (name, days) in fleet.certificate_days.iter().filter(|(_, days)| **days < 14.0) {
         let text = match *days < 0.0 {
-            true => format!("{name} of the fleet's store has expired, so the store is away; replace it"),
+            true => format!(
+                "{name} of the fleet's store has expired, so the store cannot be used; replace the certificate"
+            ),
             false => {
                 let left = match days.floor() {
                     whole if whole < 1.0 => "less than a day".to_owned(),
                     whole if whole < 2.0 => "1 day".to_owned(),
                     whole => format!("{whole} days"),
                 };
-                format!("{name} of the fleet's store expires in {left}; replace it before then")
+                format!("{name} of the fleet's store expires in {left}; replace the certificate before then")
             }
         };
         fields.add("certificate", text);

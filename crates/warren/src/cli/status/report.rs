@@ -92,7 +92,7 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
 pub(super) fn moving(client: &ClientStatus) -> Option<String> {
     let MoveStatus { from, to, has_switched, flows_at_old_exit, .. } = client.moving.as_ref()?;
     Some(match (has_switched, flows_at_old_exit) {
-        (false, _) => format!("to {to}; everything goes by {from} until {to} carries packets"),
+        (false, _) => format!("to {to}; everything goes through {from} until {to} carries packets"),
         (true, 0) => format!("to {to}; no flow is left at {from}"),
         (true, 1) => format!("to {to}; 1 flow finishes at {from}"),
         (true, flows) => format!("to {to}; {flows} flows finish at {from}"),

@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(line_of(true, 1), "moving       to fra1; 1 flow finishes at ams1");
         assert_eq!(
             line_of(false, 0),
-            "moving       to fra1; everything goes by ams1 until fra1 carries packets"
+            "moving       to fra1; everything goes through ams1 until fra1 carries packets"
         );
         assert!(!summary(&example(&[])).contains("moving"));
     }

@@ -35,7 +35,7 @@ pub(super) async fn watch(directories: &Directories, name: &str) -> anyhow::Resu
     }
     let mut terminal = Terminal::open()?;
     let mut notice = None;
-    // Lives longer than one round of the loop: a key press must not restart the pause.
+    // Outlives a round of the loop, so that a key press does not restart the pause.
     let mut next = Box::pin(look(directory, EVERY));
     loop {
         if terminal.draw(&screen(&history, notice.as_deref(), terminal.look())).is_err() {

@@ -177,7 +177,7 @@ fn path_mtu(facts: &Facts) -> Option<Finding> {
 fn tun_offload(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "tun offload";
     let is_on = |name: &str| facts.network.tun_features.get(name).copied();
-    // The kernel transmits into a TUN what the exit then reads from it.
+    // For the kernel, the packets that the exit reads from the TUN are transmissions, so the features are those of `tx`.
     let (tcp, udp) = (is_on("tx-tcp-segmentation")?, is_on("tx-udp-segmentation")?);
     let lacking = match (tcp, udp) {
         (true, true) => return Some(Finding::good(CHECK, "the TUN takes super-packets of TCP and UDP")),
@@ -209,8 +209,7 @@ fn published_ports(exit: &ExitFacts) -> Finding {
         "this host's NAT publishes ports that Warren cannot determine: {}",
         exit.unread_ports.join(", ")
     );
-    let why =
-        "NAT may give such a port to a client, which then gets what the published service's peers send to it";
+    let why = "NAT may give such a port to a client, which then gets packets that are meant for the published service";
     let fix =
         "publish single ports or small ranges, by nftables or iptables-nft, and below 20000 or above 60999";
     Finding::advice(CHECK, found, why, fix)
