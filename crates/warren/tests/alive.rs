@@ -33,7 +33,7 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
     assert!(flows::unanswered(&net.client, FLOWS) > 0, "the path of some flows is broken");
     std::thread::sleep(seconds(1));
     assert_eq!(flows::unanswered(&net.client, FLOWS), 0, "the flows have moved to other connections");
-    // The connection whose packets were swallowed is back, from another port.
+    // The connection whose packets were dropped is back, with another port.
     let carried = |client: &Client<'_>| client.status().each("packets_in");
     let before = carried(&client);
     eventually(seconds(10), "every connection carries flows", || {
@@ -41,7 +41,7 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
         carried(&client).iter().zip(&before).all(|(now, before)| now > before)
     });
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
-    // Eight TCP flows run meanwhile, some of them on the swallowed connection.
+    // Meanwhile eight TCP flows run, some of them on the connection whose packets are dropped.
     assert_eq!(load.wait(seconds(60)), Some(0), "{}", load.output());
     let measured: serde_json::Value = serde_json::from_str(&load.output()).unwrap();
     let number = |interval: &serde_json::Value, name: &str| interval["sum"][name].as_f64().unwrap();
@@ -51,7 +51,7 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
         .fold((0.0, 0.0), |(bytes, time), one| (bytes + number(one, "bytes"), time + number(one, "seconds")));
     let carried = bytes * 8.0 / time;
     println!(
-        "measured: goodput of eight flows from 2 s after on: {:.0} % of what is offered",
+        "measured: goodput of eight flows, from 2 s after the fault on: {:.0} % of the offered load",
         carried / OFFERED * 100.0
     );
     assert!(carried >= OFFERED * 0.75 * 0.9, "{carried} bit/s");
@@ -176,7 +176,7 @@ fn a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once() {
         slowest = slowest.max(thawed.elapsed());
     }
     println!(
-        "measured: {0} of {0} answered that were frozen for {lasted:.0?} and more, the slowest {slowest:.1?} after its thaw",
+        "measured: {0} of {0} clients answered after a freeze of at least {lasted:.0?}, the slowest {slowest:.1?} after its thaw",
         clients.len()
     );
     assert!(slowest < if freezes.is_some() { seconds(3) } else { seconds(10) }, "{slowest:?}");

@@ -49,8 +49,8 @@ fn forged_first_flights_bring_three_times_their_bytes_at_most_and_less_where_add
     let (retries, retry_bytes) = packets_and_bytes_of_one(&listed);
 
     println!(
-        "measured: a forged Initial of {alone} bytes is answered by {alone_answers} datagrams with {alone_bytes} bytes, a first flight of \
-         {whole} by {whole_answers} with {whole_bytes}, and {} where addresses must be proven by {retries} with {}",
+        "measured: answers to a forged Initial of {alone} bytes: {alone_answers} datagrams with {alone_bytes} bytes; to a first flight \
+         of {whole} bytes: {whole_answers} with {whole_bytes}; to an Initial of {} bytes if addresses must be proven: {retries} with {}",
         flights[202][0].len(),
         retry_bytes.saturating_sub(retries * HEADERS)
     );

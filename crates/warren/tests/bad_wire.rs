@@ -144,7 +144,8 @@ fn what_comes_late_is_delivered_all_the_same() {
     let Some(net) = Net::new() else { return };
     let late = asked("WARREN_LATE");
     let sent: u32 = late.unwrap_or(1_000);
-    // Out of 256: the scorecard delays a tenth. Among only a thousand datagrams a random tenth could exceed the limit.
+    // Out of 256. The scorecard delays a tenth of the datagrams. In the short test a random tenth could exceed the limit, so it
+    // delays a twentieth.
     let below = if late.is_some() { "26" } else { "13" };
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));

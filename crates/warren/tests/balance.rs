@@ -130,10 +130,13 @@ fn overload(net: &Net) {
             received += of_twice.1 / ROUNDS;
         }
         println!(
-            "measured: {} bytes: {capacity} packets/s carried, {received} of {sent} offered in turn with it",
+            "measured: {} bytes: {capacity} packets/s carried; when {sent} packets/s are offered, {received} arrive",
             length + 28
         );
-        assert!(capacity * 2 >= most, "{capacity} packets/s are carried, where there were {most}");
+        assert!(
+            capacity * 2 >= most,
+            "only {capacity} packets/s are carried, but {most} were carried before"
+        );
         assert!(
             sent * 10 >= capacity * 19,
             "{sent} packets/s were offered, which is less than {}",

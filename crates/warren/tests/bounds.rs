@@ -1,4 +1,4 @@
-//! Limits on what an exit uses of its host, whatever anybody sends.
+//! Limits on the resources that an exit uses on its host, whatever anybody sends.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::SocketAddrV4;
@@ -102,10 +102,11 @@ fn bombard(silent: bool) {
     let (datagrams, bytes) = answered(&net);
     let Attempts { made, retried, answered } = sealed;
     println!(
-        "measured: {count} hostile datagrams in {took:.1?} at an exit that {}: {refused} refused as strangers', {put_off} put off, \
-         {datagrams} answered with {bytes} bytes, {alone} KiB more; with {made} sealed attempts in the second half, of which {answered} \
-         were looked into and {retried} proved their address, {peak} KiB more at most, of which {later} in the last quarter, and {} \
-         after them; {lines} lines of log, {descriptors} more descriptors, {:.0} % of a core after them; {pings}",
+        "measured: {count} hostile datagrams in {took:.1?} at an exit that {}: {refused} were refused as strangers' datagrams, {put_off} \
+         were put off, and the exit sent {datagrams} answers of {bytes} bytes in all and grew by {alone} KiB; in the second half there \
+         were {made} sealed attempts, of which {answered} were processed and {retried} proved their address, and the exit grew by at \
+         most {peak} KiB, by {later} KiB in the last quarter, and by {} KiB in the end; {lines} lines of log, {descriptors} more \
+         descriptors, {:.0} % of a core afterwards; {pings}",
         if silent { "is silent" } else { "answers strangers" },
         more(),
         idle * 100.0

@@ -43,7 +43,7 @@ fn a_wall_clock_that_jumps_ends_no_session_and_keeps_none_from_beginning() {
     let gap = (0..3).map(|_| longest_gap()).find(|gap| *gap <= seconds(1));
     let gap = gap.expect("three jumps of the wall clock stalled the tunnel for over a second, three times");
     println!(
-        "measured: F13: an echo each 20 ms through three jumps of the wall clock stood still for {gap:.0?} at most; no connection made anew"
+        "measured: F13: during three jumps of the wall clock, echoes every 20 ms paused for {gap:.0?} at most; no connection was replaced"
     );
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
 

@@ -113,8 +113,8 @@ fn a_hundred_clients_whose_exit_was_away_for_long_are_soon_back_and_tried_seldom
     let (fewest, most) = (attempts.values().min().unwrap(), attempts.values().max().unwrap());
     let mean = attempts.values().sum::<u64>() / COUNT as u64;
     println!(
-        "measured: {COUNT} clients whose exit was away for {away:?} made {fewest} to {most} attempts each, {mean} in the mean, and were all \
-         back {back:.1?} after it; the exit then had {memory_kib} KiB"
+        "measured: {COUNT} clients whose exit was away for {away:?} made {fewest} to {most} attempts each, {mean} on average, and were \
+         all back {back:.1?} after its return; the exit then used {memory_kib} KiB"
     );
     assert_eq!(attempts.len(), COUNT, "every client made attempts");
     assert!(*most <= 40, "{attempts:?}");

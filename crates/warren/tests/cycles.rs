@@ -36,7 +36,9 @@ fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
 
     let after = Process::of(&exit.status());
     let mean = spent / cycles;
-    println!("measured: {cycles} cycles, {mean:?} each; the exit was {before:?} and is {after:?}");
+    println!(
+        "measured: {cycles} cycles, {mean:?} each; the exit used {before:?} before and {after:?} afterwards"
+    );
     client_host.assert_same(&HostState::of(&net.client));
     exit_host.assert_same(&HostState::of(&net.exit));
     assert!(net.client.pids().is_empty(), "no process is left");

@@ -379,8 +379,8 @@ pub(crate) fn asks(host: &Namespace, name: &str) -> bool {
     host.sh(&format!("RES_OPTIONS=timeout:2 timeout 10 getent ahostsv4 {name}")).succeeded()
 }
 
-/// Asks as programs do: with the host's resolver, straight at `resolver` over UDP and TCP, over TLS's port, and past the
-/// routes by a socket that is bound to the network's device.
+/// Asks in every way that programs use: through the host's resolver, directly at `resolver` over UDP and TCP, at the port of DNS
+/// over TLS, and from a socket that is bound to the network's device and so bypasses the routes.
 pub(crate) fn ask_every_way(host: &Namespace, resolver: &str) {
     const SCRIPT: &str = r#"
 import socket, sys

@@ -1,7 +1,7 @@
 //! Packets inside packets: an inner checksum that a kernel left to the device is correct on arrival, behind two NATs.
 //!
-//! The sender is a container behind the client. The links beyond both ends of the tunnel compute checksums in software.
-//! So the receiving kernels verify them, which kernels do not do between namespaces otherwise.
+//! The sender is a container behind the client. The links beyond both ends of the tunnel compute checksums in software. So the
+//! receiving kernels verify them. Otherwise kernels verify no checksums between namespaces.
 #![allow(clippy::print_stdout, reason = "test code")]
 
 use crate::support::protocols::{ask, echo};

@@ -75,10 +75,10 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
     let timed_out = Handshakes::of(&exit).timed_out - before.timed_out;
 
     println!(
-        "measured: {connected} of {COUNT} keys that say nothing: closed {longest:.1?} after their handshake at the latest, {each} KiB each; \
-         {kept} KiB kept of {}; of {COUNT} handshakes that stop {timed_out} were let in, stood {stalled:.1?} and were gone after {gone:.1?}; with \
-         {COUNT} such keys beside them {most} were under way at most, and all was over after {took:.1?}; {kept_again} KiB kept of {peak} {back:.0?} after they \
-         began",
+        "measured: {connected} of {COUNT} silent keys connected; each was closed at most {longest:.1?} after its handshake, and took \
+         {each} KiB; {kept} KiB of {} KiB were kept; of {COUNT} unfinished handshakes, {timed_out} were admitted, filled every place for \
+         {stalled:.1?} and were gone after {gone:.1?}; with {COUNT} silent keys beside them, at most {most} were under way, and all were \
+         over after {took:.1?}; {kept_again} KiB of {peak} KiB were kept {back:.0?} after the start",
         each * COUNT as u64,
     );
     assert_eq!(connected, COUNT);

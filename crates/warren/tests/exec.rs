@@ -30,7 +30,7 @@ fn program_inside_never_leaves_outside_up_going_down_or_killed() {
     assert!(first.stderr.contains("this host stays outside"), "{}", first.stderr);
     assert_eq!(client.warren.run(&format!("exec -- {ADDRESS_V6}")).ok(), Net::EXIT_V6);
     assert_eq!(client.sh(ADDRESS), Net::CLIENT_V4);
-    // Control: the same attempts of a program that is not inside get out.
+    // Control: the same attempts get out if the program is not inside.
     leaks.assert_all("not inside");
     let outside = Counted::outside(&net);
     let before = outside.packets();
@@ -119,8 +119,8 @@ fn program_outside_never_gets_into_the_tunnel_and_a_kill_switch_refuses_it() {
             _ => {}
         }
         let attempts = attempts.end();
-        println!("measured: outside, {when}: {} of {attempts}", through.packets() - counted);
-        assert_eq!(through.packets(), counted, "{when}: in the tunnel, of {attempts}");
+        println!("measured: outside, {when}: {} of {attempts} in the tunnel", through.packets() - counted);
+        assert_eq!(through.packets(), counted, "{when}: packets in the tunnel, of {attempts}");
         assert!(attempts >= MANY && leaks.leaked() - before >= attempts / 2, "{when}: {attempts} attempts");
         if when == "going down" {
             client.up();
@@ -313,7 +313,7 @@ printf '%s
 ' "$input" | /usr/sbin/nft "$@"
 "#;
 
-/// Tries every way out inside, and fails if any packet leaves outside.
+/// Runs a program inside that tries every way out. Fails if any packet leaves outside the tunnel.
 #[track_caller]
 fn assert_inside(client: &Client<'_>, outside: &Counted<'_>, when: &str) {
     let (attempts, leaked) = while_inside(client, outside, || {});
@@ -334,7 +334,7 @@ fn while_inside(client: &Client<'_>, outside: &Counted<'_>, act: impl FnOnce()) 
     (attempts, outside.packets() - before)
 }
 
-/// Names are looked up at the tunnel's resolver, whichever resolver a program asks and even if it is on this host.
+/// Names are looked up at the tunnel's resolver, whichever resolver a program asks, even one on this host.
 fn names_are_asked_inside(net: &Net, client: &Client<'_>) {
     let finds = |name: &str| {
         client.warren.run(&format!("exec home -- timeout 10 getent ahostsv4 {name}")).succeeded()

@@ -1,4 +1,4 @@
-//! What one client takes of an exit, and what remains for others.
+//! How much of an exit one client can take, and how much remains for others.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::Ipv4Addr;
@@ -67,7 +67,7 @@ fn three_clients_keep_their_rate_beside_one_that_takes_what_it_gets() {
     };
     let polite: Vec<(u64, u64)> = sent.iter().copied().zip((FIRST_PORT + 1..).map(arrived)).collect();
     println!(
-        "measured: packets that arrived of those sent: {polite:?} beside {} of {greedy_sent}",
+        "measured: packets sent and arrived: {polite:?}; of the greedy client, {} of {greedy_sent} arrived",
         arrived(FIRST_PORT)
     );
     let whole = MEGABITS * 1e6 / 8.0 / LENGTH as f64 * LASTING.as_secs_f64();

@@ -45,19 +45,19 @@ fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() 
                  ip -6 address add 2001:db8:1::2/64 dev eth0 && ip -6 route add default via 2001:db8:1::1 dev eth0",
             ));
         }
-        // No traffic in this time could help the client to notice.
+        // Nothing is sent in this time, so no traffic helps the client to notice.
         let back = Instant::now();
         std::thread::sleep(seconds(1));
         let ping = "ping -c 1 -W 1 203.0.113.2";
         eventually(within, by, || net.client.sh(ping).succeeded());
         let took = back.elapsed();
-        println!("{by}: answered {took:?} after the link, a second of rest among it");
+        println!("{by}: answered {took:?} after the link came back, including a second of rest");
         assert!(took <= within, "{by}: {took:?}");
         slowest = slowest.max(took);
     }
     let after = uses();
     println!(
-        "measured: {count} flaps, answered {slowest:.1?} after the link at the latest, a second of rest among it; KiB and \
+        "measured: {count} flaps, answered at most {slowest:.1?} after the link came back, including a second of rest; KiB and \
          descriptors: {before:?} before, {after:?} after"
     );
     assert!(after.0 <= before.0 + before.0 / 10, "{before:?} KiB, {after:?} KiB");

@@ -169,10 +169,14 @@ fn an_exit_of_a_fleet_routes_no_network_with_the_fleets_store_to_a_client() {
     fleet.store.say(fleet.links[0], members(&[("a", None), ("c", None)]));
     eventually(seconds(10), "no network is routed", || has(&fleet.exits[0]) == [false, false]);
     fleet.store.say(fleet.links[0], members(&[("a", Some("2001:db8::7")), ("c", Some("198.51.99.7"))]));
-    eventually(seconds(10), "the way to the store is the host's own", || {
+    eventually(seconds(10), "the network with the store is not routed to its client", || {
         has(&fleet.exits[0]) == [false, true]
     });
-    assert_eq!(has(&fleet.exits[1]), [true, true], "the control: an exit that has not heard of it");
+    assert_eq!(
+        has(&fleet.exits[1]),
+        [true, true],
+        "the control: an exit that does not know of the new member"
+    );
 
     // After a restart, the exit routes networks without its link, because the link might not reach the store.
     fleet.exits[0].stop(Signal::TERM);
@@ -294,7 +298,7 @@ fn of_two_machines_that_race_for_one_invitation_at_two_exits_one_is_enrolled() {
     let codes: Vec<Option<i32>> = racing.into_iter().map(|mut running| running.wait(seconds(20))).collect();
 
     assert_eq!(codes.iter().filter(|code| **code == Some(0)).count(), 1, "{codes:?}");
-    assert!(codes.contains(&Some(4)), "the other hears that the invitation is used: {codes:?}");
+    assert!(codes.contains(&Some(4)), "the other client is told that the invitation is used: {codes:?}");
     assert_eq!(fleet.store.registry().iter().count(), 1);
     assert!(fleet.store.conflicts() > 0, "they have raced");
 }

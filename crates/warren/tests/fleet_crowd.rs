@@ -41,7 +41,7 @@ fn clients_whose_exit_is_killed_are_soon_back_and_share_the_others_evenly() {
     });
     let (up, at_start) = (start.elapsed(), crowd.shares());
     assert_near(at_start, count, 3);
-    // Meanwhile, the exits hear of each other's load.
+    // Meanwhile, the exits learn each other's load.
     std::thread::sleep(seconds(6));
     let sessions = |exit: &Exit<'_>| exit.status().number("/clients/connected");
     let of_exits: Vec<u64> = fleet.exits.iter().map(sessions).collect();

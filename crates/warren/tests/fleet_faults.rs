@@ -221,7 +221,7 @@ fn store_down(faulty: &mut Faulty<'_>, outage: Duration) {
     std::thread::sleep(outage.saturating_sub(start.elapsed()));
     assert_eq!(faulty.enrolled(), [before[0] - 1, before[1], before[2]], "nobody is enrolled");
     returning.assert_served();
-    // The control: the store is away, or this exit would know of the removal.
+    // The control: the store is away. Otherwise this exit would know of the removal.
     revoked.assert_served();
     faulty.etcd.start_all();
     faulty.etcd.wait_until_ready();
@@ -244,7 +244,7 @@ fn store_down(faulty: &mut Faulty<'_>, outage: Duration) {
     returning.leave();
 }
 
-/// The third exit is cut off, and the store compacts what it has not seen.
+/// The third exit is cut off, and the store compacts changes that this exit has not seen.
 fn compaction(faulty: &Faulty<'_>) {
     let revoked = Guest::arrive(faulty.exit(2), &faulty.others[0], "revoked-before-compaction");
     let marks = faulty.marks();
@@ -327,7 +327,8 @@ fn staleness(faulty: &Faulty<'_>) {
     faulty.assert_kept("staleness", &marks, &[0, 1]);
 }
 
-/// Three keys race for each of some invitations at the three exits, until the exits have asked the store at the same time.
+/// Three keys compete for each invitation, one key at each exit. This is repeated until the exits have asked the store at the
+/// same time.
 fn raced_tokens(faulty: &Faulty<'_>) {
     const ROUNDS: usize = 10;
     let marks = faulty.marks();
@@ -394,7 +395,8 @@ fn expired_certificate(faulty: &mut Faulty<'_>) {
 
     faulty.etcd.start_anew(-1);
     let noticed = faulty.wait_until_all_say("away", seconds(10));
-    // Leases end while no link renews them, and nobody writes for that.
+    // Keys with leases may vanish now, because no link renews the leases. So only keys without a lease show whether somebody
+    // writes.
     let (lasting, before) = (faulty.etcd.lasting(), faulty.enrolled());
     let refused = faulty.exit(0).warren.run("exit client add nobody");
     assert!(refused.stderr.contains("the fleet's store does not answer"), "{refused:?}");

@@ -121,7 +121,7 @@ fn a_move_to_an_exit_that_cannot_be_reached_changes_nothing() {
     client.down();
 }
 
-/// The exit in use hears of the new session from the store, and would end its own 30 s later.
+/// The exit in use learns of the new session from the store, and would end its own session 30 s later.
 #[test]
 fn a_client_whose_new_session_carries_nothing_stays_and_is_not_thrown_off_later() {
     let Some(net) = Net::new() else { return };

@@ -25,9 +25,9 @@ const UNPROVEN: &str = "/strangers/address_unproven";
 
 /// Scorecard B5 is `WARREN_FLOOD_SECONDS=30`, for each of four floods.
 ///
-/// As in L7, both ends of the tunnel share one core. The other core runs the sender, the flood and the new tunnels. It
-/// also carries the kernel's path to the exit's socket, which runs on the sender's core. So the flood costs the tunnel
-/// only the work that the exit does for it. The capacity is measured in the same way, without the flood.
+/// As in L7, both ends of the tunnel share one core. The other core runs the sender, the flood and the new tunnels. The kernel
+/// delivers packets to the exit's socket on the sender's core, so this work is there too. The tunnel's core therefore does
+/// only the exit's own work for the flood. The capacity is measured in the same way, without the flood.
 #[test]
 #[ignore = "a measurement; `scripts/torture bounds` runs it"]
 fn a_flood_of_initials_leaves_tunnels_most_of_what_they_carry_and_lets_new_ones_begin() {
@@ -107,9 +107,9 @@ fn flood_beside_a_tunnel(
             // Relative to the offered load, even if the sender could not send all of it.
             let goodput = carried.received * 100 / (offered * lasting.as_secs()).max(1);
             println!(
-                "measured: {name}, {} Initials/s: goodput {goodput} % of what is offered, {} of {strangers} answered, {unproven} asked to \
-                 prove their address; new tunnels p95 {p95:.2?} of {}; {grown} KiB more; {} % of what is sent arrives after, first \
-                 answer in {back:.1?}",
+                "measured: {name}, {} Initials/s: goodput {goodput} % of the offered load, {} of {strangers} strangers answered, \
+                 {unproven} asked to prove their address; new tunnels p95 {p95:.2?} of {}; the exit grew by {grown} KiB; after the flood \
+                 {} % of the packets arrive, the first answer after {back:.1?}",
                 each_second,
                 answers,
                 begun.len(),

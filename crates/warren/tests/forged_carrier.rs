@@ -1,4 +1,4 @@
-//! A forged packet from an exit or a resolver makes a program's packets look like answers. It opens neither the kill
+//! A forged packet from an exit or a resolver makes a program's packets look like answers. Such a packet opens neither the kill
 //! switch nor the DNS guard.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -42,8 +42,8 @@ impl<'net> Forger<'net> {
         packets_of_one(&self.net.router.sh("nft list counter netdev forged arrived").ok())
     }
 
-    /// Whether an unprivileged program gets a packet to the `remote` end past the tunnel. It sends from a port that has
-    /// received a forged packet from that end, either bound to the device or as routed.
+    /// Whether an unprivileged program gets a packet to the `remote` end outside the tunnel. The program sends from a port that
+    /// has received a forged packet from that end. Its socket is bound to `device`, or follows the routes if that is empty.
     fn gets_out(&self, [own, remote, remote_port]: [&str; 3], device: &str) -> bool {
         let port = self.port.replace(self.port.get() + 1).to_string();
         let forge = ["python3", "-c", SEND, remote, remote_port, own, &port, "forged"];

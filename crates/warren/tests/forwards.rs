@@ -272,7 +272,7 @@ fn a_removed_forward_ends_within_two_seconds_with_its_connections() {
     let answers_before = kept.answers();
     eventually(seconds(10), "it carries data", || kept.answers() > answers_before);
 
-    // The same on a stopped exit: conntrack's entries of the removed forward outlast it.
+    // The same on a stopped exit. There conntrack's entries outlast the removed forward.
     exit.stop(Signal::KILL);
     exit.warren.run("exit client forward remove home tcp/8080").ok();
     exit.run();
@@ -362,7 +362,7 @@ fn a_client_is_reached_only_at_ports_that_its_profile_allows_by_visitors_and_by_
             .map(|address| address.as_str().unwrap().split('/').next().unwrap().parse().unwrap())
             .collect()
     };
-    // Which of both services a host reaches by these addresses, at these ports.
+    // Which of the two services a host reaches at these addresses and ports.
     let reaches = |from: &Namespace, to: &[IpAddr], ports: [u16; 2]| -> Vec<bool> {
         let ends = to.iter().flat_map(|address| ports.map(|port| SocketAddr::new(*address, port)));
         ends.map(|end| visit(from, None, end).is_answered()).collect()

@@ -63,9 +63,9 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
         std::thread::sleep(Duration::from_millis(500));
     }
     println!(
-        "measured: {rate} handshakes a second begun from {NETWORKS} networks, {begun} in all, {proven} of proven addresses; {held} under way, \
-         {given_up} gave way; {} clients connected meanwhile, p95 {p95:.0?}, at most {:.0?}; the exit had {peak} KiB more at most, {} after it; \
-         {pings}",
+        "measured: {rate} handshakes a second begun from {NETWORKS} networks, {begun} in all, {proven} addresses proven; \
+         {held} under way, {given_up} displaced; {} clients connected meanwhile, p95 {p95:.0?}, at most {:.0?}; the exit grew by at most \
+         {peak} KiB, and by {} KiB in the end; {pings}",
         took.len(),
         took[took.len() - 1],
         kept(),

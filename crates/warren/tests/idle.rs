@@ -94,7 +94,7 @@ fn count_carrier(net: &Net) {
     net.router.sh(&format!("nft 'table inet carrier {{ chain c {{ {chain} }}; }}'")).ok();
 }
 
-/// What a client has used so far. From [`Usage::since`]: what it used per second.
+/// What a client has used so far. [`Usage::since`] returns what it used per second.
 struct Usage {
     cpu: f64,
     /// Per connection.

@@ -10,7 +10,7 @@ use crate::exit_name::answer_with;
 use crate::support::interloper::{Forgery, Interloper, close_for_want_of_a_protocol};
 use crate::support::{Client, Exit, ExitOptions, Net, eventually, seconds};
 
-/// Forgeries by name, with the client's message about the failed attempt. The QUIC library takes each for an answer of the exit.
+/// Forgeries by name, with the client's message about the failed attempt. The QUIC library accepts each as an answer of the exit.
 fn forgeries() -> Vec<(&'static str, Forgery, &'static str)> {
     const FAILED: &str = "does not answer: the connection failed";
     let frames = |frames: &[u8]| Forgery::Frames(frames.to_vec());

@@ -1,4 +1,4 @@
-//! What programs with few privileges might get through a closed kill switch by its exceptions: DHCP and the marks.
+//! What programs with few privileges might send through the exceptions of a closed kill switch: DHCP and the marks.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::time::Duration;

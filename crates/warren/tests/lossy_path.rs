@@ -202,7 +202,7 @@ fn ten_megabytes_arrive_whole_whatever_the_loss_and_never_stand_still() {
 
     net.unfilter();
     let status = client.status();
-    println!("measured: {BYTES} bytes whole in {}", measured.join(", "));
+    println!("measured: {BYTES} bytes arrived complete in {}", measured.join(", "));
     assert_eq!((status.number("/totals/connections_ended"), status.number("/reconnects")), (0, 0));
     client.down();
 }

@@ -45,7 +45,10 @@ fn an_exit_with_tens_of_thousands_of_clients_lists_them_in_pages() {
     let scrape = timed(|| page = net.exit.sh("curl --silent --fail 127.0.0.1:9466/metrics").ok());
     let series = page.lines().filter(|line| line.starts_with("warren_client_connections{")).count();
     assert_eq!(series, 1_000);
-    assert!(page.contains("warren_client_connections{client=\"laptop\"} "), "who carries traffic is there");
+    assert!(
+        page.contains("warren_client_connections{client=\"laptop\"} "),
+        "a client with traffic is in the scrape"
+    );
     assert!(page.contains(&format!("warren_clients_left_out {}", count + 1 - series)));
     let token = std::fs::read_to_string(exit.warren.state("exit/web.token")).unwrap();
     let ask = |query: &str| {

@@ -67,7 +67,7 @@ fn a_change_of_the_exits_rules_lets_no_client_begin_its_flows_anew() {
     });
 
     exit.warren.run("exit client add site --prefix 172.30.0.0/24").ok();
-    assert_eq!(dropped(&net, "172.30.0.0/24"), 0, "the rules are others now");
+    assert_eq!(dropped(&net, "172.30.0.0/24"), 0, "the rules have been replaced");
     begin();
 
     let most = tracked(&net);

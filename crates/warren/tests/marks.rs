@@ -42,7 +42,7 @@ fn nothing_of_the_carrier_is_sent_unmarked_however_its_sockets_are_replaced() {
     net.unfilter();
     goes_on("the path is back");
     net.client.sh("ip address delete 192.0.2.2/24 dev eth0; ip address add 192.0.2.9/24 dev eth0; ip route add default via 192.0.2.1").ok();
-    goes_on("the address is another");
+    goes_on("the address has changed");
     exit.stop(Signal::KILL);
     eventually(seconds(40), "the client notices", || {
         net.client.sh(passes);

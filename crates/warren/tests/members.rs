@@ -1,5 +1,5 @@
-//! Members of the group warren: they see the status, and bring tunnels up and down by systemd. The real polkit decides, by the rule of
-//! `configs/`. Other users get nothing.
+//! Members of the group warren: they see the status, and bring tunnels up and down through systemd. The real polkit decides, by
+//! the rule in `configs/`. Other users get nothing.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::path::Path;

@@ -13,8 +13,8 @@ const COUNTED: &str = "#!/bin/sh\necho \"$@\" >> /run/nft-runs\nexec /usr/sbin/n
 const NOT_INTERACTIVE: &str = "#!/bin/sh\ncase \" $* \" in *' -i '*) echo 'This binary was built without it.'; exit 1;; esac\n\
                                exec /usr/sbin/nft \"$@\"\n";
 
-/// An nft that takes long to end, unless it only lists. A real nft that has deleted a table cannot end either until the kernel has
-/// freed the table.
+/// An nft that takes long to end, unless it only lists tables. A real nft that has deleted a table also ends late: it waits until
+/// the kernel has freed the table.
 const SLOW_END: &str = "#!/bin/sh\ncase \"$*\" in *list*) exec /usr/sbin/nft \"$@\";; esac\n/usr/sbin/nft \"$@\"; code=$?\nsleep 2\nexit $code\n";
 
 const GUARD: &str = "nft list table inet warren-dns_home";

@@ -99,7 +99,7 @@ fn nothing_leaves_on_a_foreign_network_while_the_exit_is_awaited() {
     wait_for(&client, "connecting");
     assert_eq!(client.status().0["kill_switch"], false, "the routes alone hold it back");
     let before = seen();
-    println!("measured: {} packets left before the tunnel's routes stood", before - at_home);
+    println!("measured: {} packets left before the tunnel's routes were in place", before - at_home);
     attempt();
     assert_eq!(seen(), before, "while the exit does not answer");
     // `warren portal` bypasses these routes to reach a login page.

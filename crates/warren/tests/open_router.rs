@@ -24,7 +24,7 @@ fn neighbours_get_nothing_through_an_exit_with_their_own_sources_or_with_those_o
     let switch = |to: u8| format!("sysctl -qw net.ipv4.ip_forward={to} net.ipv6.conf.all.forwarding={to}");
     net.exit.sh(&switch(1)).ok();
     for sources in [OWN, POOL] {
-        assert_eq!(neighbour.came_out(sources), [PACKETS; 2], "{sources:?} by a router");
+        assert_eq!(neighbour.came_out(sources), [PACKETS; 2], "{sources:?} through a router");
     }
     net.exit.sh(&switch(0)).ok();
 
@@ -32,7 +32,7 @@ fn neighbours_get_nothing_through_an_exit_with_their_own_sources_or_with_those_o
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
     for sources in [OWN, POOL] {
-        assert_eq!(neighbour.came_out(sources), [0; 2], "{sources:?} by the exit");
+        assert_eq!(neighbour.came_out(sources), [0; 2], "{sources:?} through the exit");
     }
     // Packets from a link by which no client's packets leave.
     let lan = lan(&net);
@@ -75,7 +75,7 @@ fn neighbours_get_nothing_through_a_host_whose_exit_was_killed() {
     for sources in [OWN, POOL] {
         assert_eq!(neighbour.came_out(sources), [0; 2], "{sources:?}");
     }
-    // The control: the remaining hold table is what keeps them out.
+    // The control: only the remaining hold table keeps them out.
     net.exit.sh("nft delete table inet warren_exit_hold").ok();
     assert_eq!(neighbour.came_out(OWN), [PACKETS; 2]);
     exit.run();

@@ -1,4 +1,4 @@
-//! A daemon that the kernel's OOM killer ends leaves the same behind as after SIGKILL, and it is as easily undone.
+//! A daemon that the kernel's OOM killer ends leaves the same changes behind as after SIGKILL, and they are undone as easily.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::process::Command;

@@ -50,7 +50,7 @@ fn only_the_browser_of_one_user_gets_out_and_only_to_the_web_and_the_networks_re
     let script = client.warren.write("attempts.sh", 0o755, ATTEMPTS);
     let tried = |user: &str| {
         let before = leaks.leaked();
-        // The command's own look for a login page is not let out: its port is neither 80 nor 443.
+        // The command's own request for a login page is not let out, because its port is neither 80 nor 443.
         let line = format!("portal --url http://203.0.113.2:1/ home -- {user} bash {}", script.display());
         client.warren.run(&line).ok();
         leaks.leaked() - before

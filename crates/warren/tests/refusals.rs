@@ -124,7 +124,7 @@ fn up_says_in_one_line_that_it_is_up() {
     client.down();
 }
 
-/// The control is an exit of which nothing is known: `up` waits for it until the timeout.
+/// The control is an exit that does not answer, without a known reason: `up` waits for it until the timeout.
 #[test]
 fn up_fails_as_soon_as_the_reason_is_known() {
     let Some(net) = Net::new() else { return };

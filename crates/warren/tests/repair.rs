@@ -39,7 +39,11 @@ fn a_stream_loses_little_of_what_the_path_loses_unless_a_side_does_not_repair() 
     assert!(repaired.repairs_sent >= 50 && repaired.counted > 0);
     for old in [old_client, old_exit] {
         assert!((1.5..5.0).contains(&old.lost_percent), "{old:?}");
-        assert_eq!((old.repairs_sent, old.counted), (0, 0), "repaired for a side that does not");
+        assert_eq!(
+            (old.repairs_sent, old.counted),
+            (0, 0),
+            "datagrams are repaired for a side that has repair off"
+        );
     }
 }
 
@@ -198,7 +202,7 @@ fn a_black_out_leaves_no_memory_behind_and_traffic_goes_on() {
 /// The counts of a UDP stream from the client over a path that loses 3 % each way.
 #[derive(Debug)]
 struct Streamed {
-    /// The percentage of the packets that the client sent into the tunnel and that were lost.
+    /// Of the packets that the client sent into the tunnel, the percentage that was lost.
     lost_percent: f64,
     /// Datagrams that both sides sent again.
     repairs_sent: u64,

@@ -52,8 +52,8 @@ fn a_thousand_datagrams_that_are_sent_ten_times_more_bring_nothing_out_also_afte
     exit.run();
     let (arrived_after_restart, after_restart) = again(&exit);
     println!(
-        "measured: {KEPT} datagrams ten times over, of which {arrived} reached the exit: {twice} inner packets came out again; \
-         after a restart {arrived_after_restart} and {after_restart}"
+        "measured: {KEPT} datagrams replayed ten times: {arrived} reached the exit, and {twice} inner packets came out again; after a \
+         restart {arrived_after_restart} reached the exit, and {after_restart} inner packets came out again"
     );
     for arrived in [arrived, arrived_after_restart] {
         assert!(arrived >= 10.0 * KEPT as f64 * 0.9, "{arrived}");

@@ -116,8 +116,9 @@ fn an_exit_that_was_killed_ends_old_connections_by_few_resets_each_shorter_than_
     let most = heard.most_in_a_second();
     let longest = heard.resets.iter().map(|reset| reset.length).max().unwrap_or_default();
     println!(
-        "measured: to {} packets of {} connections of an earlier process, in {REPEATING:?}, {} resets of {longest} bytes at most, {most} in a second; a genuine one \
-         ends a connection, {spoilt} with a wrong bit did not; {} for IDs that nobody was given and packets that are too short",
+        "measured: {} packets of {} connections of an earlier process, in {REPEATING:?}, got {} resets of at most {longest} bytes, at \
+         most {most} in a second; a genuine reset ends a connection, {spoilt} resets with a wrong bit did not; IDs that were never \
+         issued and packets that are too short got {} resets",
         heard.packets,
         ids.len(),
         heard.resets.len(),

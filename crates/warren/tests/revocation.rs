@@ -79,8 +79,9 @@ fn nothing_of_a_client_that_is_cut_off_gets_out_again_whatever_it_does() {
     let arrived_again = difference(&arrivals(&net), &end.arrived);
     let left_at_last = tracked();
     println!(
-        "measured: {rates:.0?} packets a second, cut off after {took:.0?} at the latest; of {sent:?} that were sent from {WITHIN:?} on \
-         {passed:?} arrived, {left:?} flows left; of {TRIES} tries to come again {let_in:?} were let in, and {arrived_again:?} arrived"
+        "measured: {rates:.0?} packets a second, cut off after {took:.0?} at the latest; of {sent:?} packets sent from {WITHIN:?} on, \
+         {passed:?} arrived; {left:?} flows left; of {TRIES} attempts to connect again, {let_in:?} were let in, and {arrived_again:?} \
+         packets arrived"
     );
     assert!(took.iter().all(|took| *took <= WITHIN), "{took:?}");
     for (of, name) in NAMES.iter().enumerate().take(LEFT_ALONE) {

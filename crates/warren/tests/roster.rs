@@ -151,7 +151,7 @@ fn client_leaves_an_exit_that_the_roster_no_longer_has_and_follows_a_new_fleet_k
     client.down();
 }
 
-/// An exit that the profile pins lies. It cannot take back a roster, nor bring one of its own.
+/// A pinned exit lies. It can neither take back a roster nor introduce one of its own.
 #[test]
 fn older_rosters_and_those_of_other_keys_are_refused() {
     let Some(net) = Net::new() else { return };
@@ -178,13 +178,13 @@ fn older_rosters_and_those_of_other_keys_are_refused() {
             serial(client) == Some(2) && warnings.iter().any(|warning| warning.to_string().contains(why))
         });
     }
-    // The control: what the fleet's key has signed next is taken.
+    // The control: the next roster that the fleet's key has signed is accepted.
     hand_over(&net, &pinned, [second.as_bytes(), third.as_bytes()], |client| {
         serial(client) == Some(3) && client.status().list("/warnings").is_empty()
     });
 }
 
-/// The key of a fleet comes only from an exit that the profile pins. An exit of the roster has no say in it.
+/// The key of a fleet comes only from an exit that the profile pins. An exit that is only in the roster cannot set it.
 #[test]
 fn exit_of_the_roster_cannot_bring_another_fleet() {
     let Some(net) = Net::new() else { return };
@@ -234,7 +234,7 @@ fn kill_switch_lets_out_the_carrier_to_exits_of_the_roster_only() {
     let (of_roster, elsewhere) = (["192.0.3.2", "443"], [["192.0.3.2", "444"], ["203.0.113.2", "443"]]);
     assert!(leaves(&net.client, of_roster) && elsewhere.iter().all(|other| leaves(&net.client, *other)));
     client.up();
-    assert!(!leaves(&net.client, of_roster), "nobody has said that an exit is there");
+    assert!(!leaves(&net.client, of_roster), "the client does not know of an exit there yet");
 
     give(&exits.first, &roster);
 
@@ -242,7 +242,8 @@ fn kill_switch_lets_out_the_carrier_to_exits_of_the_roster_only() {
     let is_closed = || elsewhere.iter().all(|other| !leaves(&net.client, *other));
     eventually(seconds(10), "the kill switch follows the roster", is_let_out);
     assert!(is_closed(), "only exits of the roster");
-    // A daemon that was killed leaves it closed. The next one has the roster from the start, though it reaches no exit.
+    // A daemon that was killed leaves the kill switch closed. The next daemon has the roster from the start, although it reaches
+    // no exit.
     client.signal(Signal::KILL);
     assert!(is_closed() && is_let_out());
     net.filter("udp dport 443 drop; udp sport 443 drop;");

@@ -187,7 +187,8 @@ fn clients_take_the_next_key_over_by_themselves_and_the_old_one_stays_until_all_
     assert!(again.code == Some(1) && again.stderr.contains("tablet"), "{again:?}");
     assert_eq!(exit.status().text("/old_public_key"), old_key, "nothing has changed");
 
-    // The operator gives the old version its key by hand, and the tablet connects with the profile that it has.
+    // The operator writes the new key into the profile of the client with the old version. The tablet connects with its existing
+    // profile.
     drop(old_version);
     let by_hand = OldVersion::start(&hosts.1, key, &new_key);
     let tablet = Client::on(&hosts.0, &away);

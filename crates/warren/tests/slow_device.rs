@@ -83,8 +83,8 @@ fn a_flood_beyond_what_a_slow_device_takes_costs_its_sender_alone() {
         let dropped = more("/transport_drops/intake_full");
         let full = more("/transport_drops/socket_buffer_full");
         println!(
-            "measured: behind {rules} rules: of {} packets {} written, {dropped} dropped as the flooder's and {full} by the \
-             full socket, {grown} KiB more; of another client's {} pings {} answered, in {} ms in the mean",
+            "measured: behind {rules} rules: of {} packets {} written, {dropped} dropped as the flooder's and {full} by the full socket, \
+             {grown} KiB more; of another client's {} pings {} answered, in {} ms on average",
             FLOOD.packets,
             more("/totals/tun_written_packets"),
             pings.sent,

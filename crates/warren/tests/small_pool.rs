@@ -28,8 +28,8 @@ fn clients_that_come_and_go_never_share_an_address_and_one_too_many_is_told_at_o
     let Churn { refused, slowest_refusal, used } = churn.join().unwrap();
 
     println!(
-        "measured: {cycles} clients one after the other, never two with one of the {used} addresses; {refused} for \
-         which none was left were told within {slowest_refusal:.0?}"
+        "measured: {cycles} clients one after the other, no two with the same one of the {used} addresses; {refused} clients \
+         found no address left and were told within {slowest_refusal:.0?}"
     );
     assert_eq!(used, ADDRESSES);
     assert!(
@@ -80,7 +80,7 @@ fn the_address_of_a_client_that_crashed_is_another_s_once_its_time_is_up() {
     });
     let (same, after, refusals) = clients.join().unwrap();
 
-    println!("measured: the address of a client that crashed was another's {after:.1?} later");
+    println!("measured: another client got the address of a crashed client {after:.1?} later");
     assert!(same && refusals > 0, "the late client did not get the crashed client's address");
     assert!(after <= IDLE_TIMEOUT + seconds(5), "{after:?}");
 }
@@ -126,7 +126,10 @@ async fn churn(keys: &[PrivateKey], exit_key: PublicKey, cycles: usize) -> Churn
             away.push_back(key);
         }
         let (client, address) = client_with_address(key, exit_key).await;
-        assert!(live.iter().all(|(.., other)| *other != address), "cycle {cycle}: {address} is another's");
+        assert!(
+            live.iter().all(|(.., other)| *other != address),
+            "cycle {cycle}: another client has {address}"
+        );
         used.insert(address);
         live.push((key, client, address));
         for (_, client, _) in &mut live {

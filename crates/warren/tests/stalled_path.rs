@@ -121,7 +121,7 @@ fn send(start: Instant, over: &AtomicBool) {
         }
         let now = u64::try_from(start.elapsed().as_micros()).unwrap();
         packet[..8].copy_from_slice(&now.to_be_bytes());
-        // A packet that the kernel does not accept is lost, as for a call or a game.
+        // A packet that the kernel does not accept is lost, as in a call or a game.
         drop(socket.send(&packet));
     }
 }

@@ -52,10 +52,10 @@ fn wireguard_go_reaches_the_internet_through_the_exit_over_both_versions() {
     let seen = |of| phone.sh(&format!("curl -sS --max-time 20 http://{of}/address"));
     assert_eq!((seen("203.0.113.2"), seen("[2001:db8:3::2]")), (Net::EXIT_V4.into(), Net::EXIT_V6.into()));
     assert_eq!(phone.sh("dig +short @203.0.113.2 www.internet.test A"), Net::INTERNET_V4);
+    // The downloads need the MSS that the exit writes into each SYN: without it, the internet host's packets would be too large.
     assert_eq!(digest(&net.client), direct);
     let _server = net.internet.iperf3(5_201);
     phone.sh(&format!("iperf3 --client {} --bytes 30M", Net::INTERNET_V4));
-    // The kernel's own packets are larger than what the exit passes on to a client, unless a SYN has said so.
     assert!(phone.pings(Net::INTERNET_V4) && phone.pings(Net::INTERNET_V6));
 
     let status = exit.status();
@@ -447,7 +447,7 @@ fn an_unauthenticated_flood_costs_no_session_and_little_time() {
     assert_eq!(to_junk, 0, "silence without a right mac1");
     // Under load, a cookie is the only answer, and shorter than the question.
     assert!(to_stranger > 0 && longest == 64);
-    // Debug builds are slow; a release build takes a third.
+    // Debug builds are slow; a release build takes a third of the time.
     assert!(spent < seconds(5), "{spent:?}");
     assert!(phone.pings(Net::INTERNET_V4));
 }
@@ -489,7 +489,7 @@ fn flood(exit_key: [u8; 32]) -> Answers {
     Answers { to_junk, to_stranger: lengths.len(), longest: lengths.into_iter().max().unwrap_or_default() }
 }
 
-/// What a process has used of the processor.
+/// The processor time that a process has used.
 fn processor_time(pid: i32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat[stat.rfind(')').unwrap()..].split_whitespace().collect();
@@ -497,7 +497,7 @@ fn processor_time(pid: i32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// WireGuard's clients make new keys every two minutes. Both implementations do at the same time, if both are here.
+/// WireGuard's clients make new keys every two minutes. If both implementations are installed, they run at the same time.
 #[test]
 #[ignore = "takes eleven minutes; `scripts/torture wireguard` runs it"]
 fn five_new_keys_in_real_time_lose_nothing_and_keep_the_session() {

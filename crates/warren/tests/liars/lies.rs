@@ -41,21 +41,21 @@ pub(super) fn malformed(ends: Ends, each: u16) -> Vec<Kind> {
     let datagram =
         |name, reason, bytes: &dyn Fn(u16) -> Vec<u8>| Kind::new(name, Fate::Refused(reason), each, bytes);
     vec![
-        packet("versions of IP that are none", &|number| with(v4, 0, &[other_version(number) << 4 | 5])),
+        packet("IP versions that do not exist", &|number| with(v4, 0, &[other_version(number) << 4 | 5])),
         packet("IPv4 that says it is IPv6", &|_| with(v4, 0, &[0x65])),
         packet("an IPv4 header of four words", &|_| with(v4, 0, &[0x44])),
         packet("an IPv4 header beyond the packet", &|_| with(v4, 0, &[0x4f])),
         packet("an IPv4 length of 0", &|_| with(v4, 2, &[0, 0])),
         packet("an IPv4 length of 65,535", &|_| with(v4, 2, &[0xff, 0xff])),
-        packet("an IPv4 length of a byte less", &|_| with(v4, 3, &[v4[3] - 1])),
-        packet("an IPv4 packet and a byte more", &|_| [v4, &[0]].concat()),
+        packet("an IPv4 length that is one byte too small", &|_| with(v4, 3, &[v4[3] - 1])),
+        packet("an IPv4 packet with an additional byte", &|_| [v4, &[0]].concat()),
         packet("an IPv4 header cut short", &|number| v4[..1 + usize::from(number) % 19].to_vec()),
         packet("IPv6 that says it is another", &|number| with(v6, 0, &[other_version(number) << 4])),
         packet("IPv6 that says it is IPv4", &|_| with(v6, 0, &[0x45])),
         packet("an IPv6 length of 0", &|_| with(v6, 4, &[0, 0])),
         packet("an IPv6 length of 65,535", &|_| with(v6, 4, &[0xff, 0xff])),
-        packet("an IPv6 length of a byte less", &|_| with(v6, 5, &[v6[5] - 1])),
-        packet("an IPv6 packet and a byte more", &|_| [v6, &[0]].concat()),
+        packet("an IPv6 length that is one byte too small", &|_| with(v6, 5, &[v6[5] - 1])),
+        packet("an IPv6 packet with an additional byte", &|_| [v6, &[0]].concat()),
         packet("an IPv6 header cut short", &|number| v6[..1 + usize::from(number) % 39].to_vec()),
         // RFC 2675: the length field is 0, and an option holds the real length.
         packet("an IPv6 jumbogram", &|_| {
@@ -72,11 +72,11 @@ pub(super) fn malformed(ends: Ends, each: u16) -> Vec<Kind> {
         datagram("datagrams with other flags", "bad_datagram", &|number| {
             [&[2 + low(number, 14)], v4].concat()
         }),
-        datagram("partial checksums of what has none", "bad_checksum_flag", &|number| {
+        datagram("partial checksums of packets without a checksum", "bad_checksum_flag", &|number| {
             // ICMP, and UDP that declares to have no checksum.
             flagged(&with(v4, 9, &[[1, 17][usize::from(number) % 2]]))
         }),
-        Kind::new("halves that nothing follows", Fate::Refused("fragment_timeout"), each, |number| {
+        Kind::new("first halves without the second", Fate::Refused("fragment_timeout"), each, |number| {
             fragment(id(1, number), 1_000, 0, 500)
         }),
         Kind::new("the start of 65,535 bytes", Fate::Refused("fragment_timeout"), each, |number| {
@@ -84,7 +84,7 @@ pub(super) fn malformed(ends: Ends, each: u16) -> Vec<Kind> {
         }),
         datagram("fragments of nothing", "bad_fragment", &|number| fragment(id(3, number), 0, 0, 10)),
         datagram("fragments without a byte", "bad_fragment", &|number| fragment(id(3, number), 1_000, 0, 0)),
-        datagram("fragments that are all of it", "bad_fragment", &|number| {
+        datagram("fragments that are the whole packet", "bad_fragment", &|number| {
             fragment(id(3, number), 500, 0, 500)
         }),
         datagram("fragments beyond their packet", "bad_fragment", &|number| {
@@ -96,11 +96,11 @@ pub(super) fn malformed(ends: Ends, each: u16) -> Vec<Kind> {
         in_parts("fragments that come twice", "bad_fragment", each, |number| {
             vec![fragment(id(5, number), 1_000, 0, 600); 2]
         }),
-        in_parts("fragments that disagree on the whole", "bad_fragment", each, |number| {
+        in_parts("fragments that disagree on the packet's length", "bad_fragment", each, |number| {
             vec![fragment(id(6, number), 1_000, 0, 500), fragment(id(6, number), 1_001, 500, 500)]
         }),
         // A twentieth as many, because each one takes 60 datagrams.
-        in_parts("65,535 bytes that are no packet", "bad_packet", each.div_ceil(20), |number| {
+        in_parts("65,535 bytes that are not a packet", "bad_packet", each.div_ceil(20), |number| {
             (0..60_u16)
                 .map(|part| {
                     let length = 1_100_u16.min(u16::MAX - part * 1_100);
@@ -151,7 +151,7 @@ pub(super) fn spoofed(ends: Ends, each: u16) -> Vec<Kind> {
     vec![
         Kind::new("IPv4 from others", fate, each, |number| framed(&from(number).udp())),
         Kind::new("IPv6 from others", fate, each, |number| framed(&from(number).udp6())),
-        Kind::new("chains of headers from others", fate, each, |number| framed(&from(number).chain(number))),
+        Kind::new("header chains from others", fate, each, |number| framed(&from(number).chain(number))),
     ]
 }
 
@@ -167,7 +167,7 @@ pub(super) fn left_to_kernel(ends: Ends, each: u16) -> Vec<Kind> {
         kind("chains of IPv6 headers", &|number| ends.chain(number)),
         kind("an IPv4 header with a wrong checksum", &|_| with(&ends.udp(), 10, &[0xab, 0xcd])),
         kind("UDP over IPv6 with a wrong checksum", &|_| ends.udp6()),
-        kind("IPv4 without the UDP that it says it has", &|_| ends.empty_udp()),
+        kind("IPv4 without the UDP header that it announces", &|_| ends.empty_udp()),
         kind("IPv4 to groups, to itself and to nobody", &|number| {
             Ends { ipv4: [ends.ipv4[0], v4[usize::from(number) % 5]], ..ends }.udp()
         }),
@@ -185,8 +185,8 @@ pub(super) fn to_others(ends: Ends, each: u16) -> Vec<Kind> {
         Kind::new("IPv4 to others", fate, each, |number| {
             framed(&Ends { ipv4: [ends.ipv4[0], ipv4[usize::from(number) % 5]], ..ends }.udp())
         }),
-        Kind::new("IPv6 to who has none", fate, each, |_| framed(&ends.udp6())),
-        Kind::new("chains of headers to others", fate, each, |number| framed(&ends.chain(number))),
+        Kind::new("IPv6 to a client without IPv6", fate, each, |_| framed(&ends.udp6())),
+        Kind::new("header chains to others", fate, each, |number| framed(&ends.chain(number))),
     ]
 }
 

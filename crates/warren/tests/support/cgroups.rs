@@ -10,8 +10,8 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Makes the host's root cgroup. Returns `None` without cgroup v2 or nft's `socket cgroupv2`, and prints a line, or fails
-    /// where CI relies on these tests.
+    /// Makes the host's root cgroup. If cgroup v2 or nft's `socket cgroupv2` is missing, prints a line and returns `None`, or
+    /// fails where CI relies on these tests.
     pub fn new(name: &str) -> Option<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let kind_and_place = |line: &str| {

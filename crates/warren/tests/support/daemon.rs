@@ -56,8 +56,8 @@ impl<'net> Warren<'net> {
     /// Runs `warren LINE` as an unprivileged user.
     pub fn run_as_nobody(&self, line: &str) -> Finished {
         let program = self.directory.path().join("warren");
-        // Copies with `cp`: a file that this process has open for writing may be inherited by another test's child, and
-        // could not be executed.
+        // Copies with `cp`. If this process wrote the file itself, a child of another test could inherit the open file, and
+        // nobody could execute it.
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_warren")).arg(&program).status();
         assert!(copied.unwrap().success());
         let mut arguments = vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];

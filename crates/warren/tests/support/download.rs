@@ -46,7 +46,7 @@ impl Download {
         // The receiver ends when the sender has ended or no longer answers.
         let came = self.receiving.join().unwrap();
         let sent = self.sending.join().unwrap();
-        assert!(came == sent, "of {} bytes {} arrived, or other bytes did", sent.len(), came.len());
+        assert!(came == sent, "of {} bytes {} arrived, or bytes have changed", sent.len(), came.len());
         assert!(!sent.is_empty(), "nothing was sent");
         sent.len()
     }

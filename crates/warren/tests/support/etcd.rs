@@ -134,7 +134,7 @@ impl<'net> Etcd<'net> {
         self.ctl_at(&self.urls(), line)
     }
 
-    /// As [`Self::ctl`], whatever certificates the members have.
+    /// Does the same as [`Self::ctl`], whatever certificates the members have.
     pub fn ctl_unverified(&self, line: &str) -> Finished {
         self.ctl_at(&self.urls(), &format!("--insecure-skip-tls-verify {line}"))
     }

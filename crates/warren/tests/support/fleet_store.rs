@@ -1,4 +1,4 @@
-//! A store that exits share, in memory, and the link of each exit to it: what `warren-fleet` and etcd are to real exits.
+//! A store in memory that exits share, and each exit's link to the store. They stand for etcd and `warren-fleet`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub struct FleetStore {
 pub enum Behaviour {
     /// It connects and works.
     Works,
-    /// It is not there.
+    /// It does not exist.
     Dead,
     /// It is connected, and neither reads nor writes.
     Hangs,
@@ -145,7 +145,7 @@ impl FleetStore {
         self.shared.lock().unwrap().links[link].connections
     }
 
-    /// How many sessions an exit has said to have opened.
+    /// How many sessions an exit has reported as opened.
     pub fn opened(&self, link: usize) -> usize {
         self.shared.lock().unwrap().links[link].opened
     }
@@ -154,7 +154,7 @@ impl FleetStore {
         self.shared.lock().unwrap().conflicts
     }
 
-    /// What an exit has said of its load and state.
+    /// The load and the state that an exit has reported, and its Hello.
     pub fn said(&self, link: usize) -> (Load, ExitState, Option<ExitMessage>) {
         let shared = self.shared.lock().unwrap();
         let link = &shared.links[link];
@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// What a link says of the store.
+    /// What a link reports about the store.
     fn store(&mut self, link: usize) -> [FleetMessage; 2] {
         let is_away = self.is_away;
         let link = &mut self.links[link];
@@ -225,7 +225,7 @@ impl Shared {
         self.links.iter().filter_map(exit).collect()
     }
 
-    /// An exit has said something.
+    /// Handles a message from an exit.
     fn hear(&mut self, link: usize, message: ExitMessage) {
         match message {
             ExitMessage::Hello { .. } => self.links[link].hello = Some(message),
@@ -303,7 +303,7 @@ impl Shared {
         Outcome::Stored { revision }
     }
 
-    /// An exit has said who it is: it gets everything.
+    /// Sends a newly connected exit everything.
     fn welcome(&mut self, link: usize, to_exit: mpsc::UnboundedSender<FleetMessage>) {
         self.links[link].to_exit = Some(to_exit);
         self.links[link].connections += 1;

@@ -88,7 +88,7 @@ fn serve(mut stream: TcpStream, peer: SocketAddr, stopped: &AtomicBool) {
     }
 }
 
-/// What became of a visit.
+/// The result of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
     /// The service answered. The visitor's own address, and the one that the service saw.

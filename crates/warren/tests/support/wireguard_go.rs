@@ -100,7 +100,7 @@ impl Drop for WireGuardGo<'_> {
     }
 }
 
-/// A host to test WireGuard clients with, or `None` without root, or without wireguard-go and a Go to build it with.
+/// A net to test WireGuard clients in. Returns `None` without root, and if there is neither wireguard-go nor Go to build it with.
 pub fn net() -> Option<Net> {
     let net = Net::new()?;
     if program().is_none() {
