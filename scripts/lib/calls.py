@@ -78,7 +78,7 @@ def parent(file):
 
 def type_of(header):
     """Returns the type's name from the text between `impl` and its brace."""
-    # A bound may have a `for`, too.
+    # A bound may contain a `for`, too.
     header = WHERE.split(without_generics(header))[0]
     found = NAME.search(header.rsplit(" for ", 1)[-1])
     return found and found[1]

@@ -9,7 +9,7 @@ NOT_CODE = re.compile(
     re.DOTALL,
 )
 ATTRIBUTE = re.compile(r"#!?\[")
-# What is only compiled for tests: `cfg(test)`, and `cfg(any(test, ...))` with a feature that exists for tests. Not `cfg(not(test))`.
+# Code that is only compiled for tests: `cfg(test)`, and `cfg(any(test, ...))` with a feature that exists for tests. Not `cfg(not(test))`.
 TEST_ATTRIBUTE = re.compile(r"#\[\s*(?:cfg\s*\((?!\s*not\b)[^\]]*\btest\b|(?:tokio\s*::\s*)?test\b)")
 ITEM = re.compile(
     r"(?:pub\b\s*(?:\([^)]*\)\s*)?)?(?:(?:default|async|unsafe|const|extern)\b\s*)*"

@@ -1,4 +1,4 @@
-"""Filters the output of `cargo test -- --show-output`. Of tests that passed, it keeps only the reason why one was skipped."""
+"""Filters the output of `cargo test -- --show-output`. Of the output of tests that passed, it keeps only the reasons for skipped tests."""
 
 import sys
 

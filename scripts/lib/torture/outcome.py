@@ -34,7 +34,7 @@ def judge(row, code, lines, seconds):
 
 
 def measured(text, tests, code):
-    """Returns what the row printed as measured. Without that, why it failed; else how many tests ran."""
+    """Returns the row's measurements. If there are none, returns why the row failed, or how many tests ran."""
     said = MEASURED.findall(text)
     panics = PANIC.findall(text)
     if said or panics:

@@ -1,7 +1,8 @@
-"""Forwards datagrams 5 to 20 ms late that an nft rule drops on a link: late.py DEVICE dport|sport BELOW [MILLISECONDS]
+"""Forwards the datagrams that an nft rule drops on a link, 5 to 20 ms late: late.py DEVICE dport|sport BELOW [MILLISECONDS]
 
-With MILLISECONDS, all datagrams are forwarded that much later, and the selected ones another 5 ms. A packet socket sees packets before the device's ingress rules do. Script and rule select the same datagrams: IPv4 UDP to or
-from port 443 with one byte of the payload below BELOW. Encryption makes that byte random.
+With MILLISECONDS, all datagrams are forwarded that much later, and the selected ones another 5 ms. A packet socket sees packets
+before the device's ingress rules do. Script and rule select the same datagrams: IPv4 UDP to or from port 443 with one byte of the
+payload below BELOW. Encryption makes that byte random.
 """
 
 import heapq
@@ -30,7 +31,7 @@ print("listening", flush=True)
 
 
 def delay(packet, address):
-    """How much later a packet is forwarded, in seconds. None if it is not."""
+    """How much later a packet is forwarded, in seconds. None if the packet is not forwarded."""
     if address[2] == socket.PACKET_OUTGOING or packet[0] >> 4 != 4 or packet[9] != UDP:
         return None
     udp = packet[(packet[0] & 15) * 4 :]

@@ -1,4 +1,4 @@
-/* Loaded before the C library: starts $PROGRAM where the caller asks for /proc/self/exe, which is valgrind's program under valgrind. */
+/* Loaded before the C library: starts $PROGRAM if the caller asks for /proc/self/exe. Under valgrind, that is valgrind's program. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <spawn.h>

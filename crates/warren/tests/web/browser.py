@@ -52,7 +52,7 @@ return [...document.querySelectorAll("button, input, select, textarea, summary")
   .filter((one) => one.checkVisibility() && !name(one).trim()).map((one) => one.outerHTML);
 """
 
-# Buttons and links of their own that a thumb could miss. The heads of a table are hidden on a phone.
+# Buttons, and links that are not part of a text, that are too small for a thumb. A phone does not show the heads of a table.
 SMALL = """
 return [...document.querySelectorAll("button, nav a, td.name a")]
   .filter((one) => one.checkVisibility() && !one.closest("thead") && one.offsetHeight < 36).map((one) => one.outerHTML);
@@ -168,7 +168,7 @@ def by_keyboard(browser):
     tab_to(browser, "invite")
     browser.type(ENTER)
     wait("the dialog has the focus on the name", lambda: active(browser) == "name")
-    # Nobody types a name as the exit wants it. It is shown before it is used.
+    # People do not type names as the exit wants them. The page derives a name, and shows it before it is used.
     browser.type("Phone of M\u00e1ry <b>!")
     wait("the name is shown", lambda: shown(browser, "#name-shown").endswith("phone-of-mary-b"))
     check(browser.run("return document.querySelector('#name-shown b')") is None, "what is typed is text")
@@ -260,8 +260,8 @@ def client_by_keyboard(browser):
         tab_to(browser, "disable")
         check(focused(browser) == before, f"the button says {before}")
         browser.type(ENTER)
-        wait("it is asked first", lambda: shown(browser, "#confirm-title") == f"{before} annas-laptop?")
-        check(focused(browser) == "Cancel", "what changes nothing has the focus")
+        wait("the page asks first", lambda: shown(browser, "#confirm-title") == f"{before} annas-laptop?")
+        check(focused(browser) == "Cancel", "the button that changes nothing has the focus")
         tab_to(browser, "confirm-do")
         browser.type(ENTER)
         wait("the button offers the way back", lambda: shown(browser, "#disable") == after and state in shown(browser, "#client-state"))
@@ -277,8 +277,8 @@ def remove_by_keyboard(browser):
     wait("the client's view has the focus", lambda: shown(browser, "#client-title") == "workshop" and active(browser) == "client-title")
     tab_to(browser, "remove")
     browser.type(ENTER)
-    wait("it is asked first", lambda: shown(browser, "#confirm-title") == "Remove workshop?")
-    check(focused(browser) == "Cancel", "what changes nothing has the focus")
+    wait("the page asks first", lambda: shown(browser, "#confirm-title") == "Remove workshop?")
+    check(focused(browser) == "Cancel", "the button that changes nothing has the focus")
     browser.picture("remove")
     browser.type(ENTER)
     wait("the question is gone", lambda: not browser.run("return document.getElementById('confirm-dialog').open"))

@@ -164,8 +164,8 @@ NONCE = bytes(16)
 HELLO = warren.hello(NONCE, 1, "liar")
 ENDLESS = {retire, retire_many, challenge, messages_without_end, number_with_gaps}
 IN_A_SESSION = {
-    "an acknowledgement of what was never sent": (acknowledge_the_future, PROTOCOL),
-    "acknowledgements of everything, unseen": (acknowledge_everything, PROTOCOL),
+    "an acknowledgement of packets that were never sent": (acknowledge_the_future, PROTOCOL),
+    "acknowledgements of packets that were never received": (acknowledge_everything, PROTOCOL),
     "a second stream": (say(stream(4, 0, b"x")), STREAM_LIMIT),
     "a stream in one direction": (say(stream(2, 0, b"x")), STREAM_LIMIT),
     "data on the exit's stream": (say(stream(1, 0, b"x")), STREAM_STATE),
@@ -176,7 +176,7 @@ IN_A_SESSION = {
     "a frame of an unknown type": (say(b"\x3f"), FRAME),
     "a frame cut short": (say(b"\x06\x00\x20x"), FRAME),
     "a token for the exit": (say(b"\x07\x01x"), PROTOCOL),
-    "a handshake that the client says is done": (say(b"\x1e"), PROTOCOL),
+    "a HANDSHAKE_DONE from the client": (say(b"\x1e"), PROTOCOL),
     "the retirement of an ID that nobody has": (say(b"\x19\x3f"), PROTOCOL),
     "an ID that retires a thousand others": (retire_many, LIVES),
     "IDs that retire each other, unacknowledged": (retire, LIVES),
@@ -184,20 +184,20 @@ IN_A_SESSION = {
     "ten thousand ranges to acknowledge": (number_with_gaps, LIVES),
     "messages without end": (messages_without_end, LIVES),
     "a second Hello": (write(HELLO), OUT_OF_ORDER),
-    "an Attach of what is attached": (write(warren.attach(1, NONCE, 0)), OUT_OF_ORDER),
+    "an Attach of an attached connection": (write(warren.attach(1, NONCE, 0)), OUT_OF_ORDER),
     "a Goodbye without a reason": (write(warren.goodbye(999)), warren.CLIENT_STOPPED),
-    "no message in a session": (write(b"\x00\x04\xff\xff\xff\xff"), MALFORMED),
+    "bytes that are no message, in a session": (write(b"\x00\x04\xff\xff\xff\xff"), MALFORMED),
 }
 # If many arrive together, they may exceed what the exit keeps for answering.
 MAY_ALSO = {"IDs that retire each other, unacknowledged": [ID_LIMIT]}
-# Lies before a session. An exit waits five seconds for a first message.
+# Lies before a session. An exit waits five seconds for the first message.
 BEFORE_ONE = {
     "a Welcome first": (write(warren.message(warren.WELCOME, [(1, 1)])), OUT_OF_ORDER),
-    "no message at all": (write(b"\x00\x04\xff\xff\xff\xff"), MALFORMED),
+    "bytes that are no message": (write(b"\x00\x04\xff\xff\xff\xff"), MALFORMED),
     "a Hello with half a nonce": (write(warren.hello(NONCE[:8], 1, "liar")), BAD_NONCE),
-    "a Hello with a name of control characters": (write(warren.hello(NONCE, 1, "a\x1b[2J")), BAD_NAME),
-    "a Hello with a prefix that is none": (write(warren.hello(NONCE, 1, "liar", [(b"\x0a\0\0\1", 33)])), BAD_PREFIX),
-    "a session that is not there": (write(warren.attach(1, NONCE, 0)), warren.UNKNOWN_SESSION),
+    "a Hello with control characters in the name": (write(warren.hello(NONCE, 1, "a\x1b[2J")), BAD_NAME),
+    "a Hello with an invalid prefix": (write(warren.hello(NONCE, 1, "liar", [(b"\x0a\0\0\1", 33)])), BAD_PREFIX),
+    "a session that does not exist": (write(warren.attach(1, NONCE, 0)), warren.UNKNOWN_SESSION),
     "a Goodbye first": (write(warren.goodbye(999)), warren.CLIENT_STOPPED),
 }
 if __name__ == "__main__":

@@ -86,12 +86,12 @@ def session(invitation, host, port):
     # A token that the exit never issued, on an authenticated connection.
     guess = connect()
     guess.write(warren.attach(welcome[1][0], bytes(16), 0))
-    check(ended(guess) == warren.UNKNOWN_SESSION, "a wrong token is answered as a session that is not there")
+    check(ended(guess) == warren.UNKNOWN_SESSION, "a wrong token gets the answer for an unknown session")
 
     again.write(warren.goodbye(warren.CLIENT_STOPPED))
     check(ended(second) == warren.CLIENT_STOPPED, "the session has ended on all of its connections")
-    check(all(stranger.is_silent() for stranger in strangers), "who proves nothing gets not one byte")
-    print("measured: enrolled, opened and joined, 6 echoes, superseded, said goodbye; silence for who proves nothing")
+    check(all(stranger.is_silent() for stranger in strangers), "a client without a valid proof gets not one byte")
+    print("measured: enrolled, opened and joined, 6 echoes, superseded, said goodbye; no answer without a valid proof")
 
 
 def receive(connection, kind):
@@ -124,7 +124,7 @@ def inner_address(welcome):
     gateway = welcome[11][0]
     mask = -1 << (32 - length)
     number = [int.from_bytes(one, "big") & mask for one in (address, gateway)]
-    check(len(address) == 4 and number[0] == number[1] and address != gateway, "the gateway is of the client's network")
+    check(len(address) == 4 and number[0] == number[1] and address != gateway, "the gateway is in the client's network")
     return address, length
 
 

@@ -149,7 +149,7 @@ class Receiver:
         self.assemblies = {}
 
     def take(self, datagram):
-        """Returns a packet and whether its checksum is partial once it is complete, and None before."""
+        """Returns None until a packet is complete, and then the packet and whether its checksum is partial."""
         kind, flags = datagram[0] >> 4, datagram[0] & 0x0F
         if kind > 1 or flags > 1 or len(datagram) < (2, 10)[kind]:
             raise ValueError("bad_datagram")
