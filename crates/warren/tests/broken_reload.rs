@@ -1,4 +1,5 @@
-//! Broken configurations offered to running daemons. Each is refused with its location in the file, and nothing changes.
+//! Broken configurations offered to running daemons. Each is refused, the message names the place in the file, and nothing
+//! changes.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::os::unix::fs::PermissionsExt as _;

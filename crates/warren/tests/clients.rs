@@ -162,7 +162,7 @@ fn a_client_was_last_seen_at_its_latest_packet_and_the_list_has_limit_and_traffi
         (std::time::SystemTime::now().duration_since(seen).unwrap().as_secs(), shown["connected"].clone())
     };
 
-    // The control: while packets arrive, the time when the client was last seen is recent.
+    // The control: while packets arrive, the client was last seen a moment ago.
     let mut ping = client.warren.host.start(&["ping", "-i", "0.2", "-c", "20", Net::INTERNET_V4]);
     ping.wait(seconds(20));
     assert!(seconds_since().0 <= 3, "{:?}", seconds_since());

@@ -53,7 +53,7 @@ fn program_inside_never_leaves_outside_up_going_down_or_killed() {
     let (attempts, leaked) = while_inside(&client, &outside, || {
         client.signal(Signal::KILL);
         std::thread::sleep(seconds(1));
-        // Whatever cleans up after the daemon, the program stays cut off.
+        // The program stays cut off, no matter what cleans up after the daemon.
         client.warren.run("cleanup --keep").ok();
     });
     println!("measured: killed: {leaked} of {attempts}");

@@ -116,7 +116,8 @@ fn slow_store(faulty: &Faulty<'_>, ways: &Ways) {
          {quick:.2?} before"
     );
     assert!(enrolled > 0, "a slow store enrols nobody");
-    // A busy machine delays a Welcome more than the 5 ms that a slow store may, and much less than one operation of the store.
+    // A slow store may delay a Welcome by 5 ms. A busy machine delays it more, but much less than one operation of the store
+    // takes.
     assert!(during < before + SLOW / 4, "{during:?} instead of {before:?}");
     assert!(enrolments.iter().all(|took| *took < Duration::from_millis(4_500)), "{enrolments:?}");
     // The control: the store was slow, and was not before.

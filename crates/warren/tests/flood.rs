@@ -1,4 +1,4 @@
-//! Floods of strangers' Initials, and what remains for legitimate clients.
+//! Floods of strangers' Initials, and how much capacity remains for legitimate clients.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! An attacker who knows the exit's public key starts handshakes without end and finishes none. What is left for legitimate clients?
+//! An attacker who knows the exit's public key starts handshakes without end and finishes none. Legitimate clients must still be
+//! able to connect.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};

@@ -73,8 +73,8 @@ fn a_client_answers_nobody_on_its_lan_who_asks_for_its_inner_address() {
     client.down();
 }
 
-/// Networks behind clients are included. Otherwise a service on the exit's host would take a neighbour with such an address for the
-/// client.
+/// Networks behind clients are included. Otherwise a service on the exit's host would mistake a neighbour with such an address
+/// for the client.
 #[test]
 fn a_neighbour_that_advertises_the_networks_of_clients_gets_no_address_of_theirs() {
     let Some(net) = Net::new() else { return };

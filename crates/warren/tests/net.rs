@@ -69,7 +69,7 @@ fn a_change_of_the_host_shows_in_its_state_and_is_gone_when_undone() {
 fn dropping_the_net_ends_its_programs_and_removes_its_hosts() {
     let Some(net) = Net::new() else { return };
     let name = net.client.name().to_owned();
-    // A process that has left its parent, as the daemon of `warren up` does.
+    // A process that has detached from its parent, as the daemon of `warren up` does.
     net.client.sh("setsid -f sleep 1000 >/dev/null 2>&1").ok();
     let pids = net.client.pids();
     assert!(!pids.is_empty());

@@ -181,7 +181,7 @@ fn a_unit_with_the_drop_in_of_the_guide_is_inside_as_is_a_user_that_the_profile_
     eventually(seconds(20), "the unit is inside", || seen().contains(Net::EXIT_V4));
     assert!(!seen().contains(Net::CLIENT_V4), "{}", seen());
 
-    // Also after the daemon was killed and started again, and never outside meanwhile.
+    // The unit is inside again after the daemon was killed and started again, and it was never outside meanwhile.
     let pid = client.main_pid("warren@home").expect("the daemon runs");
     support::signal(pid, Signal::KILL);
     eventually(seconds(30), "systemd starts the daemon again", || {

@@ -445,7 +445,7 @@ fn an_unauthenticated_flood_costs_no_session_and_little_time() {
     assert_eq!(connected(&exit), 1);
     let Answers { to_junk, to_stranger, longest } = answers;
     assert_eq!(to_junk, 0, "silence without a right mac1");
-    // Under load, a cookie is the only answer, and shorter than the question.
+    // Under load, the only answer is a cookie, which is shorter than the handshake.
     assert!(to_stranger > 0 && longest == 64);
     // Debug builds are slow; a release build takes a third of the time.
     assert!(spent < seconds(5), "{spent:?}");

@@ -117,7 +117,11 @@ async fn network_resolvers(directory: &DaemonDirectory) -> anyhow::Result<Vec<Ip
         Err(error) => return Err(error.into()),
     };
     if found.is_empty() {
-        output::warn("this network has given no resolver, so the browser finds no names; join it again, or wait for DHCP".to_owned());
+        output::warn(
+            "this network has given no resolver, so the browser cannot resolve names; join the network again, or wait \
+             for DHCP"
+                .to_owned(),
+        );
     }
     Ok(found)
 }
