@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Strings that a release must not contain: the variable that makes a program write TLS secrets to a file, and the request that makes a part of a daemon panic.
+# Strings that a release must not contain: the variable that makes a program write TLS secrets to a file, and the request that makes a part
+# of a daemon panic.
 SWITCHES = (b"SSLKEYLOGFILE", b"break_down")
 
 

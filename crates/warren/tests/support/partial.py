@@ -1,4 +1,5 @@
-"""Sends packets inside packets, and counts arrivals with correct checksums. The inner checksum is partial, as a kernel leaves it to a device.
+"""Sends packets inside packets, and counts arrivals with correct checksums. The inner checksum is partial, as a kernel leaves it to
+a device.
 
 Usage: partial.py send DEVICE SOURCE DESTINATION COUNT    UDP in IPv4 and in IPv6 in turn, inside a packet of the addresses' version
        partial.py count VERSION COUNT SECONDS             prints "ready", then the arrivals with right and with wrong checksums
