@@ -1,4 +1,4 @@
-//! `FollowedFleet`: a fleet as a client or an exit knows it, and which rosters it accepts.
+//! `FollowedFleet`: the fleet that a client or an exit follows, and the rules for accepting its rosters.
 
 use serde::{Deserialize, Serialize};
 

@@ -16,7 +16,7 @@ impl ClientRegistry {
         match outcome {
             Ok(value) => Ok((value, before)),
             Err(error) => {
-                // `self.before` is unset again, so the undoing is not noted as a change.
+                // `self.before` is unset again, so this restoring is not recorded as a change.
                 self.restore(before);
                 Err(error)
             }
