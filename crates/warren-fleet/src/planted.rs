@@ -2,13 +2,13 @@
 
 warren_simulation::planted_bugs! {
     "WARREN_FLEET_PLANTED":
-    /// Rows are written whatever the store contains.
+    /// Rows are written, no matter what the store contains.
     ReadThenPut,
-    /// A request is judged by what the link knows, not by what the exit had seen.
+    /// A request is checked against the link's knowledge, not against what the exit had seen.
     NewestBasis,
     /// After a compaction, everything is read again, but not compared with what the exit has.
     CompactionIgnored,
-    /// A transaction whose answer was lost counts as failed, although it may still hold later.
+    /// A transaction whose answer was lost counts as failed, although it may still succeed later.
     LateTransactionMissed,
     /// A session that waited for the store takes the record from a newer one.
     QueuedClaimOverwrites,
@@ -16,7 +16,7 @@ warren_simulation::planted_bugs! {
     ClaimsIgnored,
     /// A session that has changed while its record was written counts as written.
     LaterChangeForgotten,
-    /// A client's record is written as often as it changes.
+    /// A client's record is written each time it changes, without a limit.
     RecordsWithoutPace,
     /// A recovery brings back no removed keys.
     TombstoneForgotten,

@@ -122,6 +122,7 @@ pub(crate) async fn publish(
     let stored = read(&mut fleet, directories.state).await?;
     match &stored.roster {
         Some(known) => {
+            // This is the check that clients make, so they accept every roster that is published.
             let taken = FollowedFleet::begin(known.clone()).take(signed.as_bytes());
             let taken = taken.with_context(|| {
                 format!(
