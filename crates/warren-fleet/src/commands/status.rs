@@ -124,7 +124,7 @@ fn text(report: &Report, waiting: &[ExitId], unreadable: &[ExitId]) -> String {
             (true, true) => "draining",
             (true, false) => "serving",
         };
-        let heard = if *has_heard { "applied" } else { "NOT HEARD" };
+        let heard = if *has_heard { "applied" } else { "NOT APPLIED" };
         let megabits = exit.load.bits_per_second / 1_000_000;
         let _ = writeln!(
             text,
