@@ -51,7 +51,10 @@ mod tests {
             away: away.map(str::to_owned),
         };
         assert_eq!(cut_off(&[], None).line(), "Cut off at 3 of 3 exits.");
-        assert_eq!(cut_off(&["ams3"], None).line(), "Cut off at 2 of 3 exits; ams3 has not applied the change yet.");
+        assert_eq!(
+            cut_off(&["ams3"], None).line(),
+            "Cut off at 2 of 3 exits; ams3 has not applied the change yet."
+        );
         let two = cut_off(&["ams2", "ams3"], None).line();
         assert_eq!(two, "Cut off at 1 of 3 exits; ams2, ams3 have not applied the change yet.");
         let away = cut_off(&["ams2", "ams3"], Some("no route"));

@@ -119,7 +119,7 @@ fn due(link: &FleetLink<Waiting>) -> Option<Instant> {
     link.waiting.iter().map(|waiting| look_again_at(&waiting.awaited)).min()
 }
 
-/// The running exit. It coordinates clients, host and reports, which have owners of their own. It has 16 fields, because each field
+/// The running exit. It coordinates clients, host and reports, which have owners of their own. It has 16 fields because each field
 /// owns a part of the exit or is a part of the daemon's state.
 struct Daemon<'host> {
     config: ExitSettings,

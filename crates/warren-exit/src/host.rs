@@ -73,6 +73,7 @@ impl FoundHost {
         let upkeep = match host.apply(&plan).await {
             Ok(applied) => Upkeep::new(plan, applied, Instant::now()),
             Err(error) => {
+                // An exit that cannot start must not leave its table behind.
                 hold.remove().await?;
                 return Err(error.into());
             }

@@ -39,6 +39,7 @@ pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<StoreMemb
         }
         while let Some(looked) = looking.join_next().await {
             let Ok(Some((endpoint, addresses))) = looked else { continue };
+            // An empty answer says nothing, so the earlier addresses stay.
             if addresses.is_empty() {
                 continue;
             }

@@ -108,6 +108,7 @@ impl FleetConfig {
     }
 
     fn check(&self) -> anyhow::Result<()> {
+        // Every key in the store begins with the name, so it must not contain a slash.
         if !is_fleet_name(&self.fleet) {
             bail!("`fleet` is {:?}; use up to 63 lower-case letters, digits, `-`, `_` and `.`", self.fleet);
         }
@@ -130,6 +131,7 @@ impl StoreConfig {
                 "`endpoints` is empty; name the members of the store, such as \"https://a.example.net:2379\""
             );
         }
+        // A message to the exit has room for this many members.
         if self.endpoints.len() > MAX_ADDRESSES {
             bail!(
                 "`endpoints` names {} members of the store, but may name at most {MAX_ADDRESSES}",

@@ -46,6 +46,7 @@ pub(crate) async fn run(path: PathBuf, report: mpsc::Sender<FromExit>) {
                     tracing::warn!("the connection to the exit has ended: {why}; trying again");
                 }
                 is_failing = !has_lasted;
+                // A connection that ends at once does not reset the pause. Otherwise the loop would spin.
                 if has_lasted {
                     pause = PAUSES.0;
                 }
@@ -69,6 +70,7 @@ async fn serve(stream: UnixStream, report: &mpsc::Sender<FromExit>) -> Option<St
     let (from, mut to) = stream.into_split();
     let (sender, mut messages) = mpsc::channel::<FleetMessage>(MOST_WAITING);
     report.send(FromExit::Connected(sender)).await.ok()?;
+    // Reading is a task of its own, because a read that is dropped halfway loses bytes.
     let mut reading = tokio::spawn(read(from, report.clone()));
     let writing = async {
         while let Some(message) = messages.recv().await {

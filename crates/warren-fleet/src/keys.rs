@@ -85,6 +85,7 @@ impl Keys {
 
     /// All keys of an exit.
     pub(crate) fn of_exit(&self, exit: &ExitId) -> [String; 5] {
+        // `RemovedExit` is not one of these, because it must outlast the exit.
         let kinds: [fn(ExitId) -> Key; 5] =
             [Key::Member, Key::Heartbeat, Key::Drain, Key::Written, Key::Position];
         kinds.map(|kind| self.name(&kind(exit.clone())))

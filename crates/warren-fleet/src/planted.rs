@@ -25,6 +25,7 @@ warren_simulation::planted_bugs! {
 /// Ends the command as SIGKILL would, if the test that runs it names this step. Only builds with debug assertions do this.
 pub(crate) fn reached(step: &str) {
     if cfg!(debug_assertions) && std::env::var("WARREN_FLEET_DIES_AT").is_ok_and(|named| named == step) {
+        // Unlike a panic, an abort runs no destructors, just as SIGKILL does.
         std::process::abort();
     }
 }

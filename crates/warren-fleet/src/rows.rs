@@ -153,6 +153,7 @@ impl Rows {
         for (id, modified) in self.unreadable.clone() {
             if let Some(row) = earlier.rows.get(&id).filter(|_| !self.rows.contains_key(&id)) {
                 self.put(row.content.clone(), row.modified);
+                // `put` has marked the row as readable.
                 self.cannot_read(id, modified);
             }
         }

@@ -220,6 +220,7 @@ impl Sessions {
             .map(|(key, change)| (*key, *change))
             .filter(|(key, _)| may_write(key) || is_planted(Bug::RecordsWithoutPace))
             .filter(|(key, _)| !is_put_off(key))
+            // Each record needs one comparison and one operation of the transaction.
             .take(self.narrowed.unwrap_or(MAX_OPERATIONS))
             .collect();
         for (key, change) in due {

@@ -171,6 +171,7 @@ impl Requests {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
+        // A late request only waits for its answer, so it needs no timer.
         self.asked.values().filter(|asked| !asked.is_late).map(|asked| asked.until).min()
     }
 

@@ -45,6 +45,7 @@ impl Needed {
         before: &Self,
     ) -> Self {
         let has_networks = registry.prefixes().next().is_some();
+        // Without networks behind clients nothing can hide these addresses, so the helper need not be asked.
         match store.filter(|_| has_networks) {
             Some(store) => {
                 let resolvers = before.resolvers.after(helper.try_list_resolvers().await);

@@ -98,6 +98,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     let config = FleetConfig::read(directories.config)?;
     let own_host = host_of_join(directories.config)?;
     let clients = std::path::absolute(&arguments.clients)?;
+    // A file that somebody has changed since is not this command's, and is never replaced.
     let earlier = earlier.filter(|kept| kept.has_written(&clients));
     let (pairs, fleet) = clients_of(&directories, earlier.is_some()).await?;
     let mut kept = match (pairs, earlier) {
@@ -249,6 +250,7 @@ async fn take_out(
     if host.is_some() && host != own_host {
         return Ok(" Another host has joined the fleet by this name, and stays in it.".to_owned());
     }
+    // If another host joins at this moment, the grant changes and the transaction fails.
     let same = Compare::mod_revision(
         fleet.keys.grant(&config.exit),
         CompareOp::Equal,

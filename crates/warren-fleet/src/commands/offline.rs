@@ -82,6 +82,7 @@ pub(crate) fn sign(arguments: &SignArguments) -> anyhow::Result<()> {
         }
     };
     let path = &arguments.file;
+    // The file is replaced as a whole. Every later roster builds on this one, so a killed command must not destroy it.
     replace(path, Unfinished::Random, signed.to_line().as_bytes(), 0o644, Some(Owner::own()))
         .with_context(|| format!("{} cannot be written", path.display()))?;
     print(&format!(

@@ -245,6 +245,7 @@ pub(super) async fn read(fleet: &mut Connected, state: &Path) -> anyhow::Result<
     let decoded = pair.map(|pair| SignedRoster::decode(&pair.value.unwrap_or_default()));
     let in_store = decoded.transpose().context("the roster in the store is damaged")?;
     let own: Vec<_> = of_exit(state).into_iter().collect();
+    // Clients may already have this exit's roster, so the next one must have a higher serial than that.
     let newer = newer_roster(&fleet.keys, in_store.clone(), &own);
     let is_stored = newer.is_none();
     if let Some(newer) = &newer {

@@ -70,6 +70,7 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
     let mut fleet = connect(directories.config).await?;
     let (revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
     let contents = read(&fleet.keys, None, &pairs);
+    // Heartbeats and sessions raise the store's revision too, so it does not show whether an exit is behind.
     let changed = contents.rows.latest_change();
     let count = |is: fn(&RowId) -> bool| contents.rows.iter().filter(|(id, _)| is(id)).count();
     let names: Vec<ExitId> = contents.members.keys().cloned().collect();

@@ -83,6 +83,7 @@ impl Pair {
             return Some(id.deletion());
         }
         let row: RowChange = self.parse("row")?;
+        // Any exit of the fleet can write any value, so the value must name its own key.
         if row.id() != id || !row.is_set() {
             self.warn("row", "it belongs to another key");
             return None;
@@ -239,6 +240,7 @@ impl Copy {
         let changes = self.rows.changes_to(&rows);
         let mut before: Vec<Before> = changes.iter().map(|change| self.before(change.id())).collect();
         for subject in [Subject::Prefixes, Subject::Forwards] {
+            // Prefixes and forwards have no content of their own, so only their revision shows a change.
             if rows.modified(subject) != self.rows.modified(subject) {
                 before.push((subject, None));
             }

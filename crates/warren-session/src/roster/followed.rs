@@ -56,6 +56,7 @@ impl FollowedFleet {
         if new.serial < known.serial {
             return Err(RosterRefusal::Older { newest: known.serial, offered: new.serial });
         }
+        // The first check has shown that the bytes differ.
         if new.serial == known.serial {
             return Err(RosterRefusal::Conflicting { serial: known.serial });
         }

@@ -47,6 +47,7 @@ impl ClientRegistry {
 
     /// Undoes a change.
     pub(crate) fn restore(&mut self, before: Before) {
+        // Nothing is checked here. Between two rows, the registry may contradict itself.
         before.into_rows().for_each(|row| self.put(row));
     }
 
