@@ -14,11 +14,11 @@ use super::operator::login;
 use super::protocol::{Answer, Asking, Request, RequestRefused};
 use super::status::Status;
 
-/// A daemon that takes longer is stuck.
+/// A daemon that takes longer than this to answer is stuck.
 // The message of `AskError::TimedOut` names this time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Enough for the answer about all clients that an exit can have.
+/// Longest answer in bytes. It has room for all clients that an exit can have.
 const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
 
 /// Why there is no answer.
@@ -57,12 +57,12 @@ pub async fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, As
 /// Sends one request and reads its answer as a `T`.
 ///
 /// # Errors
-/// As [`ask`]. [`AskError::Io`] also if the answer is not a `T`: the daemon has another version.
+/// As [`ask`]. [`AskError::Io`] also means that the answer is not a `T`, because the daemon has another version.
 pub async fn ask_as<T: DeserializeOwned>(path: &Path, request: &Request) -> Result<T, AskError> {
     read(&answer_to(path, request).await?)
 }
 
-/// Sends one request and returns its answer as the JSON that the daemon wrote, which is valid.
+/// Sends one request and returns its answer as the JSON text that the daemon wrote. The text is valid JSON.
 ///
 /// # Errors
 /// As [`ask`].
@@ -81,12 +81,12 @@ fn read<T: DeserializeOwned>(line: &[u8]) -> Result<T, AskError> {
 /// Asks a daemon for its status.
 ///
 /// # Errors
-/// As [`ask`]. [`AskError::Io`] also if the daemon's version has another form of status.
+/// As [`ask`]. [`AskError::Io`] also means that the daemon has another version, whose status has another form.
 pub async fn ask_status(path: &Path) -> Result<Status, AskError> {
     ask_as(path, &Request::Status).await
 }
 
-/// The line with which the daemon answers.
+/// Returns the line with which the daemon answers.
 async fn answer_to(path: &Path, request: &Request) -> Result<Vec<u8>, AskError> {
     let mut pid = None;
     match tokio::time::timeout(ANSWER_TIMEOUT, exchange(path, request, &mut pid)).await {
@@ -99,9 +99,9 @@ async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Resu
     let socket = socket_at(path)?;
     // Connects to the socket that was checked, even if another file now has its name.
     let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
-    // Needed for the message that advises to end this process if it does not answer.
+    // The message about a stuck daemon names this process, because it advises to end it.
     *pid = stream.peer_cred()?.pid();
-    // Reading a status leaves no trace, so the reader need not be known.
+    // Reading a status leaves no trace, so the daemon need not know the reader.
     let login = (!matches!(request, Request::Status)).then(login).flatten();
     let mut line = serde_json::to_vec(&Asking { request, login }).map_err(io::Error::other)?;
     line.push(b'\n');
@@ -109,14 +109,14 @@ async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Resu
     let mut answer = Vec::new();
     // A daemon of another user must not be able to fill the memory of root's command.
     stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
-    // The daemon closed the connection without an answer: it was ending.
+    // The daemon was ending, so it closed the connection without an answer.
     if answer.is_empty() {
         return Err(AskError::NotRunning);
     }
     Ok(answer)
 }
 
-/// Opens the socket without following a link. With a link, another user's daemon could make root ask a third daemon.
+/// Opens the socket without following a link. Through a link, another user's daemon could make root ask a third daemon.
 fn socket_at(path: &Path) -> io::Result<OwnedFd> {
     let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&socket)?;
@@ -135,7 +135,7 @@ impl From<io::Error> for AskError {
     fn from(error: io::Error) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
         let kind = error.kind();
-        // The last two mean that the daemon was killed while it was being asked.
+        // The last two mean that the daemon was killed during the request.
         if matches!(kind, NotFound | ConnectionRefused | ConnectionReset | BrokenPipe) {
             Self::NotRunning
         } else if kind == io::ErrorKind::PermissionDenied {

@@ -32,7 +32,7 @@ enum Key {
     Congestion,
 }
 
-/// A change as it is typed and as it is sent to the daemon. Its words are not checked yet.
+/// A change as it is typed and as it is sent to the daemon. Name and value are not checked yet.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct UncheckedChange {
     /// The setting's name, as in `[transport]`.
@@ -54,7 +54,7 @@ impl Change {
                 Key::MaxTransmitDatagrams => caps.set(caps.segments(), number),
                 Key::ReceiveBatches => receive_batches.set(number),
                 Key::TunBatches => tun_batches.set(number),
-                // Never a number: its values are words.
+                // This never has a number, because its values are words.
                 Key::Congestion => {}
             },
         }

@@ -19,14 +19,14 @@ pub struct NewClient {
     /// The client's public key. A command has checked it.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
-    /// Set if it connects with WireGuard.
+    /// Set if the client connects with WireGuard.
     #[serde(default)]
     pub wireguard: Option<WireGuardClient>,
     /// A fixed inner IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
     /// A fixed inner IPv6 address.
     pub ipv6: Option<Ipv6Addr>,
-    /// Networks behind it that it may ask the exit to route.
+    /// Networks behind the client. The client may ask the exit to route them to it.
     #[serde(default)]
     pub prefixes: Vec<IpNet>,
     /// The most that the client may send, and receive, per second.
@@ -79,19 +79,19 @@ pub struct ClientView {
     pub ipv4: Option<Ipv4Addr>,
     /// The client's IPv6 address, fixed or assigned. None before its first session.
     pub ipv6: Option<Ipv6Addr>,
-    /// The networks behind it that it may ask for.
+    /// Networks behind the client. The client may ask for routes to them.
     pub prefixes: Vec<IpNet>,
-    /// The limit on the client's sending, and on its receiving, per second, such as "50mbit".
+    /// The most bits per second that the client may send, and the same for receiving, such as "50mbit".
     pub rate_limit: Option<RateLimit>,
     /// Ports of the exit that lead to the client, such as "tcp/8443 to 443".
     #[serde(default)]
     pub forwards: Vec<Forward>,
-    /// Whether the exit refuses it.
+    /// Whether the exit refuses the client.
     pub disabled: bool,
     /// The newest of the exit's two keys, if the client has connected to the exit since it has two.
     #[serde(default, deserialize_with = "optional_stored_key")]
     pub exit_key: Option<PublicKey>,
-    /// Absent if the exit does not run.
+    /// The client's live state. Absent if the exit does not run.
     #[serde(flatten)]
     pub live: Option<LiveView>,
     /// When the client was enrolled, in the format of RFC 3339.
@@ -109,13 +109,13 @@ pub struct LiveView {
     /// version.
     #[serde(default)]
     pub takes_updates: Option<bool>,
-    /// The address that its packets come from. `None` while it has no connection.
+    /// The address from which its packets come. `None` while it has no connection.
     pub remote: Option<SocketAddr>,
     /// Bytes of inner packets from the client since the exit started.
     pub received_bytes: u64,
     /// Bytes of inner packets to the client since the exit started.
     pub sent_bytes: u64,
-    /// Packets in both directions that its rate limit dropped.
+    /// Packets in both directions that the client's rate limit dropped.
     pub rate_limited_packets: u64,
     /// The client's forwards that are not in force, because the exit's host itself uses their ports.
     #[serde(default)]
@@ -221,7 +221,7 @@ impl Named {
     /// The most names that are shown.
     pub const SHOWN: usize = 20;
 
-    /// Counts one more, and notes its name if it is among the first.
+    /// Counts one more. Notes its name if it is among the first ones.
     pub fn add(&mut self, name: &str) {
         self.count += 1;
         if self.names.len() < Self::SHOWN {
@@ -232,10 +232,10 @@ impl Named {
 
 /// A time in UTC in the format of RFC 3339.
 ///
-/// A time that RFC 3339 cannot express comes from a broken clock and is shown as the nearest time that RFC 3339 can
+/// If RFC 3339 cannot express a time, the time comes from a broken clock. It is shown as the nearest time that RFC 3339 can
 /// express.
 pub fn timestamp(time: SystemTime) -> String {
-    // 9999-12-31T23:59:59Z. `humantime` formats no later time, and none before 1970.
+    // 9999-12-31T23:59:59Z. `humantime` formats neither a later time nor one before 1970.
     let end_of_rfc3339 = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
     let time = time.clamp(SystemTime::UNIX_EPOCH, end_of_rfc3339);
     humantime::format_rfc3339_seconds(time).to_string()

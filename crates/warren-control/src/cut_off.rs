@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The exits of a fleet that have applied a removal. It is in the answer to the request, as `cut_off`.
+/// The exits of a fleet that have applied a removal. The answer to the request contains it as `cut_off`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutOff {
-    /// How many exits have applied it, including the one that was asked.
+    /// How many exits have applied the removal, including the exit that was asked.
     pub heard: usize,
     /// How many exits there are.
     pub exits: usize,
@@ -26,14 +26,14 @@ impl CutOff {
         let Self { heard, exits, waiting, away } = self;
         if let Some(reason) = away {
             return format!(
-                "Cut off here. The fleet's store does not answer ({reason}); the other exits hear of it when it is back."
+                "Cut off here. The fleet's store does not answer ({reason}); the other exits get the change when it answers again."
             );
         }
         let total = format!("Cut off at {heard} of {exits} exits");
         match waiting.as_slice() {
             [] => format!("{total}."),
-            [one] => format!("{total}; {one} has not heard of it yet."),
-            several => format!("{total}; {} have not heard of it yet.", several.join(", ")),
+            [one] => format!("{total}; {one} has not applied the change yet."),
+            several => format!("{total}; {} have not applied the change yet.", several.join(", ")),
         }
     }
 }
@@ -51,9 +51,12 @@ mod tests {
             away: away.map(str::to_owned),
         };
         assert_eq!(cut_off(&[], None).line(), "Cut off at 3 of 3 exits.");
-        assert_eq!(cut_off(&["ams3"], None).line(), "Cut off at 2 of 3 exits; ams3 has not heard of it yet.");
+        assert_eq!(
+            cut_off(&["ams3"], None).line(),
+            "Cut off at 2 of 3 exits; ams3 has not applied the change yet."
+        );
         let two = cut_off(&["ams2", "ams3"], None).line();
-        assert_eq!(two, "Cut off at 1 of 3 exits; ams2, ams3 have not heard of it yet.");
+        assert_eq!(two, "Cut off at 1 of 3 exits; ams2, ams3 have not applied the change yet.");
         let away = cut_off(&["ams2", "ams3"], Some("no route"));
         assert!(away.line().starts_with("Cut off here. The fleet's store does not answer (no route);"));
         let answer = serde_json::json!({ "cut_off": away });

@@ -1,9 +1,9 @@
-//! The socket of users who may put their own programs inside or outside of a tunnel, and may ask nothing else.
+//! The socket for users who may put their own programs inside or outside of a tunnel. They may ask for nothing else.
 //!
-//! A connection carries one line of JSON in each direction: a request, and the answer. Every user of the host may
-//! connect, and the kernel says which user it is (SO_PEERCRED). A user whom the profile does not allow is refused before
-//! anything is read. The number of connections is limited for each user, so no user can keep another one out. The process
-//! that asks is the one that is moved, so a request names no process.
+//! A connection carries one line of JSON in each direction: a request, and the answer. Every user of the host may connect, and the
+//! kernel says which user it is (SO_PEERCRED). A user whom the profile does not allow is refused before anything is read. The
+//! number of connections is limited for each user, so no user can keep another one out. A request names no process: the daemon
+//! moves the process that asks.
 
 use std::collections::HashMap;
 use std::io;
@@ -58,7 +58,7 @@ impl From<Side> for UserWish {
     }
 }
 
-/// The bound socket, or none if the profile allows no user but root.
+/// The bound socket, or no socket if the profile allows no user but root.
 #[derive(Debug)]
 pub struct ExecSocket {
     asked: Option<(mpsc::Receiver<ExecAsked>, JoinHandle<()>)>,
@@ -70,7 +70,7 @@ impl ExecSocket {
         Self { asked: None }
     }
 
-    /// Binds the socket of the profile `name` in place of one that is left over. It serves root and `users`.
+    /// Binds the socket of the profile `name`. Replaces one that an earlier daemon left. It serves root and `users`.
     ///
     /// # Errors
     /// When its directory cannot be written to.
@@ -79,8 +79,7 @@ impl ExecSocket {
         remove(runtime_dir, name);
         let cannot = || format!("cannot bind {}; check that its directory can be written to", path.display());
         let listener = private_socket::listen(path).with_context(cannot)?;
-        // Every user may ask, and is told why a request is refused. The directory belongs to root, so nobody can put a link
-        // there.
+        // Every user may ask, and learns why a request is refused. The directory belongs to root, so nobody can put a link there.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).with_context(cannot)?;
         let (sender, asked) = mpsc::channel(WAITING);
         let listener = UnixListener::from_std(listener).with_context(cannot)?;
@@ -131,7 +130,7 @@ pub fn names(runtime_dir: &Path) -> Vec<String> {
 
 /// Asks the daemon of the profile `name` for something for this process.
 ///
-/// # Errors
+/// As [`super::ask`]. [`AskError::Forbidden`] also means that a user other than root or this one has answered.
 /// As [`super::ask`]. [`AskError::Forbidden`] also if another user than root or this one answers.
 pub async fn ask_for(runtime_dir: &Path, name: &str, wish: UserWish) -> Result<(), AskError> {
     let exchange = async {
@@ -141,7 +140,7 @@ pub async fn ask_for(runtime_dir: &Path, name: &str, wish: UserWish) -> Result<(
             return Err(AskError::Forbidden);
         }
         let line = serde_json::to_string(&wish).map_err(io::Error::other)? + "\n";
-        // The daemon refuses strangers without reading what they send. The kernel then reports an error after the answer.
+        // The daemon refuses strangers without reading their bytes. The kernel then reports an error after the answer.
         let sent = stream.write_all(line.as_bytes()).await;
         let mut answer = Vec::new();
         let received = BufReader::new(stream.take(LONGEST_ANSWER)).read_until(b'\n', &mut answer).await;
@@ -163,7 +162,7 @@ async fn accept(listener: UnixListener, mut door: Door, sender: mpsc::Sender<Exe
                 Ok(place) => {
                     let sender = sender.clone();
                     tokio::spawn(async move {
-                        // A peer that is silent or has gone gets no answer.
+                        // A peer that is silent or has closed the connection gets no answer.
                         drop(tokio::time::timeout(TIMEOUT, serve(stream, sender)).await);
                         drop(place);
                     });
@@ -182,12 +181,12 @@ async fn accept(listener: UnixListener, mut door: Door, sender: mpsc::Sender<Exe
 fn refuse(stream: &UnixStream, refusal: &RequestRefused) {
     let answer: Result<(), &RequestRefused> = Err(refusal);
     if let Ok(line) = serde_json::to_string(&answer) {
-        // A new socket has room for the whole line. A peer that has gone needs none.
+        // A new socket has room for the whole line. A peer that has closed the connection needs none.
         drop(stream.try_write((line + "\n").as_bytes()));
     }
 }
 
-/// Decides who is served.
+/// Decides which connections are served.
 struct Door {
     name: String,
     users: Vec<u32>,
@@ -221,7 +220,7 @@ impl Door {
             )));
         }
         let place = self.places.get(&user).and_then(Weak::upgrade).unwrap_or_default();
-        // This function holds one of the references.
+        // This function itself has one of the references.
         if Arc::strong_count(&place) > MOST_OF_A_USER {
             return Err(RequestRefused::new(format!(
                 "{MOST_OF_A_USER} programs of user {user} are asking at this moment; run this again"

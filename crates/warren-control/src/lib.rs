@@ -7,7 +7,7 @@
 //! - `protocol`: the requests and answers. `change`, `clients`, `page` and `serializable_key` are parts of requests,
 //!   `reloaded` and `cut_off` are parts of answers
 //! - [`exec_socket`]: the socket of users who may only put programs inside or outside
-//! - `ask`: the command line's side. `operator` says who is behind a command
+//! - `ask`: the command line's side. `operator` finds the person who runs a command
 //! - `server`, [`private_socket`]: the daemon's side
 //! - [`status`]: what `warren status` shows
 #![forbid(unsafe_code)]

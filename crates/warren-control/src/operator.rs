@@ -21,7 +21,7 @@ impl Users {
             let name = login_name(fields.next()?)?;
             Some((fields.nth(1)?.parse().ok()?, name))
         };
-        // For a number with several names, the first name counts, as for getpwuid(3).
+        // If a number has several names, the first name counts, as for getpwuid(3).
         let mut users = HashMap::new();
         for (number, name) in text.lines().filter_map(user) {
             users.entry(number).or_insert(name);
@@ -35,8 +35,8 @@ impl Users {
     }
 }
 
-/// The user who logged in, if that is not this process's user: somebody has used `sudo` or `su`. Root could give any name, so
-/// this helps to tell operators apart, and proves nothing.
+/// The user who logged in, if that is another user than this process's, because somebody has used `sudo` or `su`. Root could give
+/// any name. So this helps to distinguish operators, but proves nothing.
 pub fn login() -> Option<String> {
     let own = rustix::process::getuid().as_raw();
     let of_kernel =

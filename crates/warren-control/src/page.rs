@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Selects the rows of a list that are asked for.
+/// A request for some rows of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageQuery {
-    /// Only rows whose name contains this.
+    /// Selects only rows whose name contains this text.
     #[serde(default)]
     pub name: Option<String>,
-    /// Only rows after this one: the previous page's [`Page::next`].
+    /// Selects only rows after this one. Use the previous page's [`Page::next`].
     #[serde(default)]
     pub after: Option<String>,
-    /// At most this many rows, and at most [`PageQuery::MOST`].
+    /// Maximum number of rows, up to [`PageQuery::MOST`].
     #[serde(default)]
     pub limit: Option<usize>,
 }
@@ -22,11 +22,11 @@ impl PageQuery {
 
     /// The most rows that this page may have.
     pub fn limit(&self) -> usize {
-        // At least one row: with a limit of 0, `page` would never end the page.
+        // A page has at least one row. With a limit of 0, the pages would never end.
         self.limit.unwrap_or(Self::MOST).clamp(1, Self::MOST)
     }
 
-    /// Whether a row of this name is asked for.
+    /// Whether the query selects a row of this name.
     pub fn has(&self, name: &str) -> bool {
         self.name.as_deref().is_none_or(|part| name.contains(part))
     }
@@ -42,7 +42,7 @@ impl PageQuery {
         let mut page = Page { rows: Vec::new(), next: None };
         while let Some(row) = rows.next() {
             let is_last = page.rows.len() + 1 == self.limit();
-            // Peeked, so that no page follows when the rows end with this one.
+            // The next row is peeked at, so that no empty page follows the last row.
             if is_last && rows.peek().is_some() {
                 page.next = Some(place(&row));
             }
@@ -60,7 +60,7 @@ impl PageQuery {
 pub struct Page<Row> {
     /// The rows, in order.
     pub rows: Vec<Row>,
-    /// The place after which the next page begins. None on the last page.
+    /// The place after which the next page begins. `None` on the last page.
     pub next: Option<String>,
 }
 

@@ -11,7 +11,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 const WAITING: i32 = 128;
 
 /// Listens at a path where nothing exists. The file gets its mode when the socket is bound (unix(7)). So nobody else can use the
-/// socket at any moment, and no chmod follows a name that may have become a link. Accepting does not block.
+/// socket at any moment. A chmod afterwards would follow a link that has replaced the file. Accepting does not block.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;

@@ -26,16 +26,16 @@ pub enum Request {
     /// Client: prepare this host for programs inside or outside of the tunnel. `warren exec` then starts such a
     /// program. The answer is the resolvers of that side.
     Exec { side: Side },
-    /// Client: read the profile again, and ask once more the exits that have refused.
+    /// Client: read the profile again, and ask once more those exits that have refused.
     Retry,
     /// Client: the resolvers of this host's network, without those of the tunnel.
     NetworkResolvers,
     /// Exit: the public keys that it serves. They identify the exit.
     PublicKeys,
-    /// Exit: use these keys from now on, the newest first. Ends every session or none; the answer is how many ended.
-    /// The keys are in the request, because a service may not be able to read its key file again.
+    /// Exit: use these keys from now on, the newest first. Ends every session or none. The answer is the number of sessions that
+    /// have ended. The keys are in the request, because a service may not be able to read its key file again.
     SetKeys { keys: Vec<SerializableKey>, end_sessions: bool },
-    /// Exit: tell clients to move to another exit. End once they have, or after this time.
+    /// Exit: tell clients to move to another exit. End when they have moved, or after this time.
     Drain { milliseconds: u64 },
     /// Exit: enrol a client.
     ClientAdd { client: NewClient },
@@ -64,7 +64,7 @@ pub enum Request {
     BreakDown { part: Part },
 }
 
-/// A message of the command line: a request, and who has logged in. A daemon that does not know the login ignores it.
+/// A message of the command line: a request, and the user who has logged in. A daemon of an earlier version ignores the login.
 #[derive(Serialize)]
 pub(crate) struct Asking<'a> {
     #[serde(flatten)]
@@ -73,15 +73,15 @@ pub(crate) struct Asking<'a> {
     pub(crate) login: Option<String>,
 }
 
-/// The part of [`Asking`] other than the request. It is read separately, so that no second copy is made of what the
-/// request holds.
+/// The part of [`Asking`] other than the request. It is read separately, because reading both together would make another copy of
+/// the request's content.
 #[derive(Default, Deserialize)]
 pub(crate) struct AskedBy {
     #[serde(default)]
     pub(crate) login: Option<String>,
 }
 
-/// Parts of a daemon that a test can make panic. Release builds do not have them.
+/// Parts of a daemon that a test can make panic. Release builds do not have this.
 #[cfg(debug_assertions)]
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -99,8 +99,8 @@ pub enum Part {
 /// An answer: JSON whose shape depends on the request, or a refusal.
 pub(crate) type Response = Result<Answer, RequestRefused>;
 
-/// A daemon's answer as JSON. The status of a thousand clients has 4,000 connections with forty figures each, so no answer is made into
-/// a tree of values first.
+/// A daemon's answer as JSON text. The status of a thousand clients has 4,000 connections with forty figures each, so no answer
+/// becomes a tree of values first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer(String);
 
@@ -108,7 +108,7 @@ impl Answer {
     /// Writes a value as an answer.
     ///
     /// # Errors
-    /// If the value has no form in JSON.
+    /// If the value cannot be expressed in JSON.
     pub fn of(value: impl Serialize) -> Result<Self, RequestRefused> {
         serde_json::to_string(&value).map(Self).map_err(RequestRefused::new)
     }
@@ -116,7 +116,7 @@ impl Answer {
     /// The text before the JSON in a line, as serde writes a `Result`.
     const BEFORE: &str = "{\"Ok\":";
 
-    /// The line of the control socket.
+    /// Makes the line for the control socket.
     pub(crate) fn into_line(self) -> Vec<u8> {
         [Self::BEFORE, &self.0, "}\n"].concat().into_bytes()
     }

@@ -25,7 +25,7 @@ impl Serialize for SerializableKey {
 impl<'de> Deserialize<'de> for SerializableKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Zeroizing::new(String::deserialize(deserializer)?);
-        // Leaves out the cause, which could show a part of the key.
+        // The cause is left out, because it could show a part of the key.
         PrivateKey::from_base64(&text).map(Self).map_err(|_| de::Error::custom("that is not a private key"))
     }
 }

@@ -16,12 +16,12 @@ use super::operator::login_name;
 use super::protocol::{AskedBy, Request, RequestRefused, Response};
 use crate::private_socket;
 
-/// A longer request is refused.
+/// Maximum length of a request in bytes.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
 /// Size of the first buffer. It is enough for most requests.
 const FIRST_ROOM: usize = 4096;
 /// A peer that is silent for this long is disconnected.
-// This includes the wait for the daemon. The command gives up after the same time.
+// This time includes the wait for the daemon. The command gives up after the same time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests that may wait for the daemon.
 const WAITING: usize = 16;
@@ -41,7 +41,7 @@ pub struct PendingRequest {
 pub struct Peer {
     /// The number of the peer's user, from the kernel (SO_PEERCRED).
     pub user: u32,
-    /// The user who logged in before, as the command says.
+    /// The user who logged in, according to the command.
     pub login: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl ControlSocket {
             format!("cannot bind {}; check that its directory can be written to", path.display())
         })?;
         if let Some(group) = group {
-            // Only root can put something else there in between.
+            // Only root can put another file there in between.
             chown(path, None, Some(group))
                 .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o660)))
                 .with_context(|| format!("cannot open {} to a group; check its directory", path.display()))?;
@@ -97,7 +97,7 @@ impl ControlSocket {
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.accepting.abort();
-        // The directory may be gone already.
+        // The directory may already be gone.
         drop(std::fs::remove_file(&self.path));
     }
 }
@@ -106,7 +106,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>, ha
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // Each connection gets its own task, so that a silent peer delays nobody.
+                // Each connection has a task of its own, so that a silent peer delays nobody.
                 let sender = sender.clone();
                 tokio::spawn(async move {
                     match tokio::time::timeout(REQUEST_TIMEOUT, serve(stream, sender, has_group)).await {
@@ -118,7 +118,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>, ha
             }
             Err(error) => {
                 tracing::warn!("cannot accept on the control socket: {error}");
-                // Without a pause, this loop would spin when the process is out of descriptors.
+                // If the process is out of descriptors, accepting fails at once, and without a pause this loop would spin.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -135,7 +135,7 @@ async fn serve(
     let may_change = user == 0 || user == own;
     // The file's mode already keeps others out. This check holds even if somebody changes the mode.
     let response = if !may_change && !has_group {
-        // Nothing that such a peer sends is read.
+        // Nothing is read from such a peer.
         Err(RequestRefused::new("only root and the daemon's own user may talk to it; run this as root"))
     } else {
         match read_request(&mut stream).await? {
@@ -147,7 +147,7 @@ async fn serve(
             Ok((request, login)) => {
                 let (answer, answered) = oneshot::channel();
                 sender.send(PendingRequest { request, peer: Peer { user, login }, answer }).await?;
-                // A daemon that is ending drops the channel. Then the peer sees the end of the stream and no answer.
+                // A daemon that is ending drops the channel. The peer then sees the end of the stream without an answer.
                 answered.await?
             }
             Err(refusal) => Err(refusal),
@@ -170,7 +170,7 @@ fn line_of(response: Response) -> serde_json::Result<Vec<u8>> {
     }
 }
 
-/// The request, and who has logged in before sending it.
+/// The request, and the user who logged in before it was sent.
 type Read = (Request, Option<String>);
 
 async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Read, RequestRefused>> {
@@ -188,7 +188,7 @@ async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Read, Re
         .map_err(|error| RequestRefused::new(format!("the request is not understood: {error}; the daemon's version differs from this command's, so restart it"))))
 }
 
-/// Reads a line and leaves no copy of it in memory, because it may hold a private key.
+/// Reads a line and leaves no copy of it in memory, because it may contain a private key.
 async fn read_line(stream: &mut UnixStream) -> std::io::Result<Zeroizing<Vec<u8>>> {
     let mut line = Zeroizing::new(Vec::with_capacity(FIRST_ROOM));
     while line.last() != Some(&b'\n') && line.len() < MAX_REQUEST {

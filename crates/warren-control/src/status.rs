@@ -34,7 +34,7 @@ use warren_tunnel::{Snapshot, WorkerShare};
 
 /// A daemon's state and counters. Every drop reason is present, even at zero.
 ///
-/// Has 22 fields because each is a key of the JSON object that `warren status --json` promises (docs/status.md).
+/// It has 22 fields because each is a key of the JSON object that `warren status --json` promises (docs/status.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
     /// The daemon's role.
@@ -99,13 +99,13 @@ pub enum Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// No session was established yet.
+    /// No session has been established yet.
     Connecting,
     /// Traffic flows.
     Up,
     /// The session was lost, and the client is reconnecting.
     Reconnecting,
-    /// The tunnel is down on a trusted network, and comes up elsewhere.
+    /// The tunnel is down because the host is on a trusted network. It comes up on any other network.
     Resting,
     /// Every exit has refused for good. Traffic for the tunnel stays on the host.
     Refused,
@@ -130,7 +130,7 @@ impl State {
     }
 }
 
-/// The facts that a daemon of either role knows about itself.
+/// The facts that a daemon reports about itself, with either role.
 pub struct Observed<'a> {
     /// The daemon's state.
     pub state: State,
@@ -194,7 +194,7 @@ impl Status {
             pid: std::process::id(),
             state,
             since_seconds: since.as_secs_f64(),
-            // An `Instant` has no date, so the date follows from the age of the state.
+            // An `Instant` has no date, so the date is calculated from the age of the state.
             since: timestamp(SystemTime::now() - since),
             reload_error,
             client: None,

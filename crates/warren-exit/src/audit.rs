@@ -45,8 +45,7 @@ pub struct Who {
     /// The user on this host, by name or number. `None` if the kernel cannot tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The user who logged in, if that is a different user. The kernel does not confirm it: only the command
-    /// says so.
+    /// The user who logged in, if that is a different user. The command reports this user, and the kernel does not confirm it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
     /// The address that the page was used from.
@@ -55,7 +54,7 @@ pub struct Who {
 }
 
 impl Who {
-    /// An unknown person who used this way.
+    /// An unknown person who asked in this way.
     pub fn by(way: Way) -> Self {
         Self { by: way, user: None, login: None, from: None }
     }

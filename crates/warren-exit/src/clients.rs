@@ -50,16 +50,15 @@ pub(crate) struct Clients {
     received: HashMap<ConnectionId, u64>,
     /// The clients that have used their invitations since the daemon last asked.
     joined: Vec<String>,
-    /// Whether a client with forwards has opened a session since the daemon last asked. It may have
-    /// another address.
+    /// Whether a client with forwards has opened a session since the daemon last asked. The client may have another address now.
     has_moved: bool,
     /// The fleet that the exit belongs to, if any.
     fleet: Option<Box<Fleet>>,
-    /// Clients of a fleet that have prefixes or forwards, which the host follows.
+    /// The clients of a fleet that have prefixes or forwards. The host's rules and routes depend on them.
     on_host: HashSet<PublicKey>,
 }
 
-/// A request to the store, how it is carried out, and its failure if it failed.
+/// A request to the store, the way to carry it out, and its failure if it failed.
 #[derive(Debug)]
 struct Watched {
     id: StoreRequestId,
@@ -103,7 +102,7 @@ impl Clients {
 
     /// Notes which clients have sent something since the last call. Call it about once a second.
     pub(crate) fn hear(&mut self, now: Instant, snapshot: &Snapshot) {
-        // Rebuilt at each call, so that connections that have ended are forgotten.
+        // The map is made anew at each call, so that ended connections are forgotten.
         let mut received = HashMap::with_capacity(snapshot.connections.len());
         for connection in &snapshot.connections {
             let Some(quic) = &connection.quic else { continue };
@@ -209,7 +208,7 @@ impl Clients {
     /// Tells the sessions that a connection has ended.
     pub(crate) fn closed(&mut self, connection: u64, reason: &CloseReason) {
         tracing::debug!(connection, "connection closed: {reason}");
-        // After an idle timeout, the client has already been silent for that time. The session counts the time as time away.
+        // After an idle timeout, the client has already been silent for that time, and the session counts it as time away.
         if *reason == CloseReason::TimedOut {
             self.sessions.timed_out(Instant::now(), connection);
         } else {
@@ -235,7 +234,7 @@ impl Clients {
     /// Tells clients to move to another exit. Their sessions continue until they have moved.
     pub(crate) fn drain(&mut self) {
         if let Some(fleet) = &mut self.fleet {
-            // Otherwise the exit would accept clients again once the store answers.
+            // Without this, the exit would accept clients again once the store answers.
             fleet.drain();
         }
         self.sessions.drain(Instant::now());
@@ -243,6 +242,7 @@ impl Clients {
 
     /// Ends every session because the exit's key is retired. Returns how many there were.
     pub(crate) fn retire_key(&mut self) -> usize {
+        // The sessions are counted first, because afterwards none is left.
         let ended = self.sessions.sessions().count();
         self.sessions.retire_key(Instant::now());
         ended
@@ -296,7 +296,7 @@ impl Clients {
             tracing::info!("sent the change to {}", clients(hearing));
         }
         if deaf > 0 {
-            tracing::info!("{} with an older version will hear of it in the next session", clients(deaf));
+            tracing::info!("{} with an older version will get the change in the next session", clients(deaf));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The exit daemon: one loop that passes events of clients and host, and operators' requests, to the types that own them.
+//! The exit daemon: one loop that passes events and operators' requests to the types that own clients, host and reports.
 //!
 //! The loop is here. Below it, `page.rs`, `requests.rs` and `reload.rs` answer operators, `waiting.rs` makes their changes, `keys.rs`
 //! changes keys, and `follow.rs` adapts the host. Each file calls only the files after it.
@@ -47,7 +47,7 @@ use warren_tunnel::{
     Carrier, ConnectionCommand, Forwarding, Report, Reports, Rings, WireGuardCarrier, WorkerHandle,
 };
 
-/// Everything that the daemon runs on, made beforehand in an order in which each failure leaves nothing behind.
+/// Everything that the daemon needs. It is made beforehand, in an order in which no failure leaves anything behind.
 pub(crate) struct ExitStart {
     pub(crate) config: ExitSettings,
     pub(crate) clients: Clients,
@@ -66,7 +66,7 @@ pub(crate) struct ExitStart {
     pub(crate) helper: Helper,
     /// All files that this process opens from here on.
     pub(crate) files: Files,
-    /// Made here because the sandbox forbids it.
+    /// The rings of the workers. They are made here because the sandbox forbids it.
     pub(crate) rings: Rings,
     /// Where `warren-fleet` connects, if the exit belongs to a fleet.
     pub(crate) fleet: Option<FleetSocket>,
@@ -78,7 +78,7 @@ pub(crate) struct ExitStart {
 /// When the daemon cannot start, or loses its worker, its device or its nftables table.
 pub(crate) async fn run(start: ExitStart, mut host: HostSetup) -> anyhow::Result<Ending> {
     let ended = start_and_serve(start, &mut host).await;
-    // Undone in any case, even if the start failed half-way.
+    // This is undone in any case, even if the start failed half-way.
     let undone = host.undo_all().await.context("cannot restore the host");
     let ending = ended?;
     undone?;
@@ -103,7 +103,7 @@ async fn start_and_serve(start: ExitStart, host: &mut HostSetup) -> anyhow::Resu
 /// Makes a change of clients.
 type Propose = Box<dyn FnOnce(&mut Clients) -> Result<Proposed, RequestRefused>>;
 
-/// What to do once a change has its outcome: answer, and write a line of the audit log.
+/// What follows the outcome of a change: the answer, and a line of the audit log.
 type Then = Box<dyn FnOnce(&mut Daemon<'_>, Result<serde_json::Value, RequestRefused>)>;
 
 /// A change that waits for the fleet's store.
@@ -119,8 +119,8 @@ fn due(link: &FleetLink<Waiting>) -> Option<Instant> {
     link.waiting.iter().map(|waiting| look_again_at(&waiting.awaited)).min()
 }
 
-/// The running exit. Clients, host and reports have owners of their own; this type coordinates them. It has 16 fields because
-/// each is the owner of a part, or a part of the daemon's state.
+/// The running exit. It coordinates clients, host and reports, which have owners of their own. It has 16 fields because each field
+/// owns a part of the exit or is a part of the daemon's state.
 struct Daemon<'host> {
     config: ExitSettings,
     /// The keys that the key file held when it was read last.
@@ -138,9 +138,9 @@ struct Daemon<'host> {
     helper: Helper,
     /// The link to the fleet, if the exit belongs to one.
     fleet: Option<FleetLink<Waiting>>,
-    /// Set once the daemon is to end.
+    /// How the daemon must end. Unset while it runs.
     stopping: Option<Ending>,
-    /// While clients are sent to other exits: when the exit ends even if some are left.
+    /// Set while clients are sent to other exits: the time at which the exit ends even if some clients are left.
     drained_by: Option<Instant>,
 }
 
@@ -163,7 +163,7 @@ impl<'host> Daemon<'host> {
             rings,
             fleet,
         } = start;
-        // Set before the worker receives its first packet.
+        // This is set before the worker receives its first packet.
         tuning.settings.strangers.set_silent(config.silent);
         // Both listening sockets are made here, because the sandbox forbids making one.
         let control = ControlSocket::bind(&control)?;
@@ -217,7 +217,7 @@ impl<'host> Daemon<'host> {
             if let Some(ending) = self.stopping {
                 break ending;
             }
-            // Any event of the last round may have led to decisions.
+            // Any event of the last round may have led to decisions of the fleet.
             self.follow_fleet();
             self.clients.carry_out_all(&self.worker).await;
             self.answer_waiting().await;
@@ -249,7 +249,7 @@ impl<'host> Daemon<'host> {
                     HttpQuestion::Page(question) => self.answer_page(question).await,
                 },
                 () = until(self.drained_by) => self.stopping = Some(Ending::Stop),
-                // A worker that hangs does not answer, and so counts as dead.
+                // A worker that hangs does not answer, so the watchdog treats it as dead.
                 () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
                 order = signals.next() => match order {
                     Order::End(ending) => self.stopping = Some(ending),
@@ -295,7 +295,7 @@ impl<'host> Daemon<'host> {
         self.clients.look_at_clock();
         match report {
             Report::Connected { connection, peer, remote, proven } => {
-                // Done before the client's first message, which must get through even if the exit is overloaded.
+                // This precedes the client's first message, which must get through even if the exit is overloaded.
                 if self.clients.is_client(peer) {
                     self.worker.send(ConnectionCommand::KnowAsClient { connection }).await;
                 }
@@ -304,14 +304,15 @@ impl<'host> Daemon<'host> {
             Report::WireGuardUp { connection, peer, .. } => self.clients.wireguard_up(connection.0, peer),
             Report::Control { connection, data } => self.clients.received(connection.0, &data),
             Report::Closed { connection, reason } => self.clients.closed(connection.0, &reason),
-            // The worker moves the connection's flows to others. A client that never comes back ends with the idle timeout.
+            // The worker moves the connection's flows to others. If the client never comes back, the connection ends with the idle
+            // timeout.
             Report::Answers { connection, answers } => {
                 tracing::debug!(connection = connection.0, answers, "a connection's path changed");
             }
             Report::DeviceFailed { error, .. } => {
                 bail!("the TUN device failed: {error}; start the exit again")
             }
-            // Only a client's worker connects.
+            // Only a worker of a client makes connections.
             Report::Connecting { .. } | Report::ConnectFailed { .. } => {}
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! The exit as a member of a fleet: its link to the store that all exits share, and what follows from the
 //! store's state.
 //!
-//! `warren-fleet` connects to a socket (`socket.rs`, `link.rs`) and reports what is in the store. Requests of the sessions' state
-//! machine go to it and come back as answers (`requests.rs`). What must survive a restart is in a file (`file.rs`). `serving.rs`
+//! `warren-fleet` connects to a socket (`socket.rs`, `link.rs`) and reports what is in the store. It also gets the requests of the
+//! sessions' state machine, and answers them (`requests.rs`). A file keeps what must survive a restart (`file.rs`). `serving.rs`
 //! decides when the exit sends its clients away. `view.rs` describes the state of the fleet.
 
 mod exits;
@@ -43,18 +43,18 @@ pub(crate) use self::socket::FleetSocket;
 /// The longest time until the exit's copy on disk contains changes made elsewhere.
 const COPY_WITHIN: Duration = Duration::from_millis(200);
 
-/// The most certificates of the store that a message may contain.
+/// Maximum number of the store's certificates that a message may contain.
 const MOST_CERTIFICATES: usize = 100;
 
 /// The exit's side of its fleet.
 pub(crate) struct Fleet {
     settings: FleetSettings,
-    /// `None` while `warren-fleet` is not there.
+    /// `None` while `warren-fleet` is not connected.
     link: Option<Link>,
     store: StoreLink,
     /// The whole copy that is arriving, with its revision.
     whole: Option<(i64, WholeCopy)>,
-    /// Whether the registry follows the link: its whole copy is in force.
+    /// Whether the registry follows the link. This begins when a whole copy is in force.
     follows: bool,
     /// The revision up to which the store's changes are in the registry.
     revision: i64,
@@ -71,7 +71,7 @@ pub(crate) struct Fleet {
     is_failing: bool,
 }
 
-/// What operators have set up besides the clients: the roster, the certificates, and the addresses of the store's members.
+/// What operators have set up in addition to the clients: the roster, the certificates, and the addresses of the store's members.
 #[derive(Debug, Default)]
 struct AroundTheStore {
     /// The length of the signed roster.
@@ -89,8 +89,8 @@ impl StoreAddresses {
         Self(members)
     }
 
-    /// The addresses of all members. `None` if no member is known, or if a member's address was never found. Any network may contain
-    /// that member.
+    /// The addresses of all members. `None` if no member is known, or if no address of a member was ever found, because that member
+    /// could be in any network.
     pub(crate) fn all(&self) -> Option<Vec<IpAddr>> {
         let is_known = !self.0.is_empty() && self.0.values().all(|addresses| !addresses.is_empty());
         is_known.then(|| self.0.values().flatten().copied().collect())
@@ -112,7 +112,7 @@ impl StoreAddresses {
 struct Link {
     number: u64,
     to: mpsc::Sender<ExitMessage>,
-    /// The exit's key that `warren-fleet` was told.
+    /// The exit's key that `warren-fleet` knows.
     key: PublicKey,
 }
 
@@ -166,7 +166,7 @@ impl Fleet {
         })
     }
 
-    /// Handles a connection of `warren-fleet`: tells it who the exit is and which sessions it has.
+    /// Handles a new connection of `warren-fleet`. Sends the exit's name and key, and the sessions that it has.
     pub(crate) fn connected(
         &mut self,
         number: u64,
@@ -174,7 +174,7 @@ impl Fleet {
         (hello, key): (ExitMessage, PublicKey),
         sessions: &mut ExitSessions,
     ) {
-        self.lose("another connection has taken its place", sessions);
+        self.lose("another connection has replaced it", sessions);
         tracing::info!("warren-fleet has connected");
         self.link = Some(Link { number, to, key });
         self.say(hello, sessions);
@@ -194,14 +194,13 @@ impl Fleet {
         self.link.as_ref().is_some_and(|link| link.number == number)
     }
 
-    /// Handles the end of the connection, or gives it up. Requests without an answer are answered as
-    /// unavailable, once.
+    /// Handles the end of the connection, or ends it. Each request that has no answer yet is answered once, as unavailable.
     pub(crate) fn lose(&mut self, why: &str, sessions: &mut ExitSessions) {
         if self.link.take().is_none() {
             return;
         }
         tracing::warn!(
-            "the link to the fleet is lost: {why}; clients are served, and nobody is enrolled until it is back"
+            "the link to the fleet is lost: {why}; clients are still served, but nobody is enrolled until the link is back"
         );
         let reason = format!("there is no link to it: {why}");
         self.store = StoreLink::Away { silent: self.serving.silent(Instant::now()), reason };
@@ -225,7 +224,7 @@ impl Fleet {
         if let Some(link) = &self.link
             && link.to.try_send(message).is_err()
         {
-            self.lose("it does not read the exit's messages", sessions);
+            self.lose("warren-fleet does not read the exit's messages", sessions);
         }
     }
 
@@ -248,7 +247,7 @@ impl Fleet {
     /// Why requests do not reach the store, as part of a sentence.
     pub(crate) fn why_away(&self) -> String {
         match &self.store {
-            StoreLink::Reachable if self.follows => "it takes too long".to_owned(),
+            StoreLink::Reachable if self.follows => "its answers take too long".to_owned(),
             StoreLink::Reachable => "this exit has not read its clients yet".to_owned(),
             StoreLink::Away { reason, .. } | StoreLink::Refused { reason } => reason.clone(),
         }
@@ -271,16 +270,14 @@ impl Fleet {
         }
         self.requests.asked(id, rows.clone(), now);
         if self.requests.are_too_many() {
-            return self.lose("it does not answer requests", sessions);
+            return self.lose("warren-fleet does not answer requests", sessions);
         }
         self.say(ExitMessage::Request { id: id.0, rows }, sessions);
     }
 
     /// Handles a message of `warren-fleet`.
     ///
-    /// # Errors
-    /// Why the message is invalid. In that case the link must be given up. A new one begins with a whole
-    /// copy.
+    /// Why the message is invalid. The caller must then end the link. A new link begins with a whole copy.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -328,7 +325,7 @@ impl Fleet {
                 let addresses = members.values().map(BTreeSet::len).sum();
                 check_count(addresses, MAX_ADDRESSES, "addresses of the store")?;
                 self.around.addresses.take(members);
-                // After a restart, the exit needs these addresses before the link tells it again. So they go into the copy.
+                // After a restart, the exit needs these addresses before the link repeats them, so they go into the copy.
                 self.copy_due.get_or_insert(now + COPY_WITHIN);
             }
             FleetMessage::Roster { bytes } => {
@@ -348,7 +345,7 @@ impl Fleet {
         sessions: &mut ExitSessions,
     ) -> Result<Followed, String> {
         if !self.requests.is_asked(id) {
-            return Err(format!("it answers request {id}, which is not open"));
+            return Err(format!("request {id} is answered, but is not open"));
         }
         if let Outcome::Stored { revision } = outcome {
             self.check_order(revision)?;
@@ -370,7 +367,7 @@ impl Fleet {
             StoreLink::Reachable if is_news => tracing::info!("the fleet's store answers"),
             StoreLink::Away { reason, .. } if is_news => {
                 tracing::warn!(
-                    "the fleet's store does not answer: {reason}; clients are served, and nobody is enrolled"
+                    "the fleet's store does not answer: {reason}; clients are still served, but nobody is enrolled"
                 );
             }
             StoreLink::Refused { reason } if is_news => {
@@ -382,7 +379,8 @@ impl Fleet {
             self.exits.lose();
         }
         self.store = link;
-        // While another member takes over, requests fail although the store counts as reachable. A removal must not wait for longer.
+        // While another member of the store takes over, requests fail although the store counts as reachable. This sends a failed
+        // removal again at once.
         if self.is_reachable() && (self.requests.take_failed() || !was_reachable) {
             sessions.store_answers();
         }
@@ -405,15 +403,15 @@ impl Fleet {
             return Ok(Followed::default());
         }
         let Some((_, copy)) = self.whole.take() else { return Ok(Followed::default()) };
-        // The copy of `warren-fleet` on disk may be older than this exit's registry. The store itself is always
-        // right.
+        // While the store does not answer, `warren-fleet` sends its copy from disk, which may be older than this exit's registry. A
+        // copy from the store itself is always right.
         let is_old = self.store != StoreLink::Reachable && revision < self.revision;
         let mut followed = Followed::default();
         if is_old {
             tracing::warn!(
                 "warren-fleet has an older copy of the clients than this exit, which keeps its own"
             );
-            // Until the link has caught up, the copy on disk is newer than the link's.
+            // Until the link has caught up, this exit's copy on disk is newer than the link's.
             self.file.stay_at(self.revision);
         } else {
             self.file.stay_at(0);
@@ -422,7 +420,7 @@ impl Fleet {
             followed = Followed { clients, is_whole: true, unfit, roster: None };
             self.copy_due.get_or_insert(now + COPY_WITHIN);
         }
-        // Even if it is lower than before, since the changes that follow count on from this copy.
+        // The revision may become lower than before, because the changes that follow build on this copy.
         self.revision = revision;
         let was_reachable = self.is_reachable();
         self.follows = true;
@@ -468,7 +466,7 @@ impl Fleet {
             Outcome::Unavailable => Err(StoreRefusal::Unavailable),
         };
         let clients = asked.iter().flat_map(|asked| asked.rows.iter().filter_map(key_of)).collect();
-        // The state machine has given the request up, so it learns of the change as if another exit had made it.
+        // The state machine has given this request up. It gets the change as if another exit had made it.
         if let Some(Asked { rows, is_late: true, .. }) = asked {
             return match result {
                 Ok(()) => self.apply(now, rows, sessions),
@@ -491,7 +489,7 @@ impl Fleet {
         sessions.set_clock_wrong(is_wrong);
         if is_wrong && !was_wrong {
             tracing::error!(
-                "this host's clock differs from the fleet's by {} s: no invitation is redeemed here until it is right; check its time service, such as chrony",
+                "this host's clock differs from the fleet's by {} s: no invitation is redeemed here until the clock is right; check this host's time service, such as chrony",
                 offset_ms / 1_000
             );
         } else if was_wrong && !is_wrong {
@@ -530,8 +528,8 @@ impl Fleet {
         self.serving.end();
     }
 
-    /// Lets the exit serve clients or sends its clients away, depending on how long the store has been silent and on the
-    /// operators' wishes.
+    /// Serves the exit's clients or sends them away. This depends on how long the store has been silent and on the operators'
+    /// wishes.
     pub(crate) fn serve(&mut self, now: Instant, sessions: &mut ExitSessions) -> bool {
         let is_back = self.is_reachable();
         self.serving.follow(now, is_back, sessions)
@@ -603,11 +601,11 @@ fn one_line(reason: &str) -> String {
     output::harmless(&short).into_owned()
 }
 
-/// Converts an exit's load to the form that clients are sent: how full its pool is or how busy its cores are, whichever is
+/// Converts an exit's load to the form for clients. The load is how full the exit's pool is or how busy its cores are, whichever is
 /// greater.
 fn load_of(exit: &FleetExit) -> ExitLoad {
-    /// Busy cores leave an exit at least a tenth of its share, because they may be idle by the time that a client chooses. Only a
-    /// full pool leaves nothing.
+    /// Clients read a load some time after it was measured, and busy cores may be idle by then. So busy cores always leave an exit
+    /// at least a tenth of its share. Only a full pool leaves nothing.
     const BUSIEST: u32 = 900;
     let Load { sessions, max_sessions, busy_permille, .. } = exit.load;
     let full = u64::from(sessions) * 1000 / u64::from(max_sessions).max(1);
@@ -622,7 +620,7 @@ fn check_count(count: usize, most: usize, what: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The names become labels of metrics, which are not escaped.
+/// Names become labels of metrics, and labels are not escaped.
 fn check_names(certificates: &[StoreCertificate]) -> Result<(), String> {
     let is_good = |name: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b" .:-_[]".contains(&byte);

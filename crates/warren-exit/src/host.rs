@@ -1,4 +1,4 @@
-//! What the exit sets up on its host and keeps up: addresses, forwarding, firewall rules, and routes to networks behind clients.
+//! The exit's changes on its host, and their upkeep: addresses, forwarding, firewall rules, and routes to networks behind clients.
 
 pub(crate) mod forwards;
 pub(crate) mod hold;
@@ -29,7 +29,7 @@ use crate::fleet::StoreAddresses;
 
 /// The exit's TUN device.
 pub const DEVICE: &str = "warren-exit";
-/// The inner MTU that is granted: a 1500-byte path's QUIC datagram, less the slack that keeps GSO batches whole.
+/// The inner MTU that is granted: the QUIC datagram of a path with MTU 1500, less some room that keeps GSO batches whole.
 pub(crate) const INNER_MTU: u16 = 1380;
 
 /// The host as it was found, before the exit changes anything.
@@ -67,12 +67,13 @@ impl FoundHost {
     pub(crate) async fn set_up(self, hold_journal: impl AsRef<Path>) -> anyhow::Result<(HostSetup, Hold)> {
         let Self { mut host, facts, services, needed } = self;
         let mut hold = Hold::open(hold_journal).await?;
-        // Made before forwarding is turned on: if the exit is killed at any later moment, this table stays in place.
+        // This table comes before forwarding. If the exit is killed at any later moment, the table stays in place.
         let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
         let plan = exit_plan::exit(&facts);
         let upkeep = match host.apply(&plan).await {
             Ok(applied) => Upkeep::new(plan, applied, Instant::now()),
             Err(error) => {
+                // An exit that cannot start must not leave its table behind.
                 hold.remove().await?;
                 return Err(error.into());
             }
@@ -106,7 +107,7 @@ pub(crate) struct HostSetup {
     services: ServicePorts,
     /// Whether the host also forwards for others, not only for clients, as last logged.
     forwards_for_others: Option<bool>,
-    /// Whether the host has so many networks on its links that the rules name wider ones in their place.
+    /// Whether the host has so many networks on its links that the rules contain wider networks instead.
     has_too_many_links: bool,
     /// The routes to networks behind clients.
     prefix_routes: Applied,
@@ -158,11 +159,12 @@ impl HostSetup {
         self.log_who_forwards(exit_plan::forwards_for_others(&facts));
         self.log_links(exit_plan::has_too_many_links(&facts));
         let ruleset = exit_plan::ruleset(&facts);
-        // A replaced table restarts its counters at zero, so one that stays the same is left alone.
+        // Replacing the table resets its counters, so an unchanged one is left alone.
         if ruleset != self.ruleset {
             self.host.replace_table(exit_plan::TABLE, &ruleset).await?;
             self.ruleset = ruleset;
         }
+        // This follows the new ruleset. Otherwise a removed forward could begin connections after its old ones have ended.
         if self.forwards.as_ref() != Some(&facts.forwards) {
             forwards::end_connections(config, facts.forwards.clone());
             self.forwards = Some(facts.forwards.clone());
@@ -245,7 +247,7 @@ impl HostSetup {
     }
 }
 
-/// Refuses an interface that the host does not have. One that disappears later may come back.
+/// Refuses an interface that the host does not have at the start. One that disappears later may come back.
 ///
 /// # Errors
 /// The name, and what to write instead.

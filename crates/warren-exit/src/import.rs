@@ -11,7 +11,7 @@ use warren_session::exit::{ExitSessions, SessionConfig};
 use warren_config::ClientsImport;
 use warren_control::ImportSummary;
 
-/// Refuses a file without any clients: somebody who empties the file hardly means to end every session.
+/// Refuses a file without any clients. Somebody who empties the file hardly wants to end every session.
 ///
 /// # Errors
 /// The file, and what to do.
@@ -36,7 +36,7 @@ pub(crate) fn registry_after(
 ) -> anyhow::Result<ClientRegistry> {
     let (now, entropy) = (Instant::now(), warren_daemon::entropy::source());
     let mut sessions = ExitSessions::new(settings.clone(), before, now, SystemTime::now(), entropy)?;
-    // The sessions adopt a change once it is stored. Nothing is stored in this trial, so it says that storing has succeeded.
+    // The sessions adopt a change once it is stored. This trial stores nothing, so it reports success by itself.
     if let Some(id) = sessions.adopt(now, edited)? {
         sessions.stored(now, id, Ok(()));
     }
@@ -58,8 +58,7 @@ pub(crate) fn changes(before: &ClientRegistry, after: &ClientRegistry) -> Import
             Some(_) => summary.changed.add(&client.name),
         }
     }
-    // A client is gone only if the file contains neither of its keys, because a rotation may have been
-    // finished.
+    // A client is gone only if the file has neither its key nor its next key, because a rotation may have been finished.
     let gone = |client: &&Client| {
         let keys = [Some(client.public_key), client.next_public_key];
         !keys.into_iter().flatten().any(|key| after.by_key(key).is_some())

@@ -18,7 +18,7 @@ pub fn make(config: &ExitSettings, name: &str, expires_in: Duration) -> anyhow::
     let token = InviteToken::new(warren_daemon::entropy::bytes()?);
     let invitation = Invitation {
         name: name.to_owned(),
-        // The registry keeps only the digest, so nobody can use the invitation by reading the file.
+        // The registry keeps only the digest, so nobody who reads the file can use the invitation.
         token_sha256: token.digest(),
         expires: SystemTime::now() + expires_in,
         used_by: None,
@@ -37,14 +37,14 @@ pub fn make(config: &ExitSettings, name: &str, expires_in: Duration) -> anyhow::
     Ok((invitation, line))
 }
 
-/// Returns a profile name, if the client's name cannot be a profile's name. `None` otherwise.
+/// Returns another profile name, if the client's name cannot name a profile. `None` otherwise.
 fn profile_name(client: &str) -> Option<&str> {
     match client.parse::<ProfileName>() {
         Ok(_) => None,
         Err(_) => {
             let shorter =
                 client.get(..ProfileName::LONGEST).filter(|name| name.parse::<ProfileName>().is_ok());
-            // Names such as `exit` belong to this host's exit, so no profile can have them.
+            // Names such as `exit` are reserved for this host's exit, so no profile can have them.
             Some(shorter.unwrap_or("warren"))
         }
     }

@@ -29,9 +29,9 @@ pub fn is_invited(registry: &ClientRegistry, name: &str) -> bool {
     registry.is_invited(name, SystemTime::now())
 }
 
-/// A page of the removed keys, ordered by key. `after` is a key as text; another text begins with the first page.
+/// A page of the removed keys, ordered by key. `after` is a key as text. With any other text, the first page is returned.
 pub fn removed(registry: &ClientRegistry, query: &PageQuery) -> Page<RemovedView> {
-    // A registry may contain keys that are not points of the curve.
+    // `unchecked`, because a registry may contain keys that are not points of the curve.
     let after = query.after.as_deref().and_then(|text| PublicKey::unchecked(text).ok());
     let rows = registry.removed_after(after).filter(|removed| query.has(&removed.name));
     query.page(rows, |removed| removed.public_key.to_string(), RemovedView::of)

@@ -1,6 +1,7 @@
-//! The exit's figures for Prometheus: a page of OpenMetrics text, served over HTTP where `[metrics]` says.
+//! The exit's figures for Prometheus: a page of OpenMetrics text, served over HTTP at the address in `[metrics]`.
 //!
-//! A scrape asks the daemon, as the command line does. However many scrapes there are, the daemon is asked at most twice a second.
+//! A scrape asks the daemon, as the command line does. The daemon is asked at most twice a second, no matter how many scrapes there
+//! are.
 
 mod events;
 mod families;

@@ -1,14 +1,14 @@
 //! Finds other firewalls that keep clients from the exit, or from the internet behind it. A packet must pass every chain, so the
-//! exit's own rules cannot help. The operator is told which rule to add, and where.
+//! exit's own rules cannot help. The operator is told which rule to add, and where to add it.
 
 use std::process::Command;
 
 use crate::host::DEVICE;
 
-/// A chain that drops every packet that no rule accepts, in a table without a rule that accepts the exit's packets.
+/// A chain that drops every packet that none of its rules accepts. Its table has no rule that accepts the exit's packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InTheWay {
-    /// Family, table and chain, as nft wants them.
+    /// Family, table and chain, as nft expects them.
     chain: String,
     hook: Hook,
     owner: Owner,
@@ -34,8 +34,8 @@ enum Owner {
 /// Checks this host's rules. Finds nothing on a host without nft.
 pub fn look(ports: &[u16]) -> Vec<InTheWay> {
     let mut nft = Command::new("nft");
-    // The output is parsed, so it must not depend on the operator's language. `--stateless` leaves out the values of
-    // counters, and `--terse` the elements of sets, which can be many.
+    // The output is parsed, so it must not depend on the operator's language. `--stateless` leaves out the values of counters.
+    // `--terse` leaves out the elements of sets, which can be many.
     let listed = nft.args(["--stateless", "--terse", "list", "ruleset"]).env("LC_ALL", "C").output();
     let listed = listed.ok().filter(|listed| listed.status.success());
     listed.map_or_else(Vec::new, |listed| in_the_way(&String::from_utf8_lossy(&listed.stdout), ports))
@@ -126,7 +126,7 @@ impl Table<'_> {
             } else if *line == "}" {
                 found.extend(hook.take().filter(|_| drops).map(|hook| (chain, hook)));
             } else {
-                // It does not matter where in the chain this rule is: rules that accept the exit's packets are searched for in the
+                // The place of this rule in the chain does not matter. Rules that accept the exit's packets are searched for in the
                 // whole table.
                 drops |= refuses_everything(line);
             }
@@ -137,7 +137,7 @@ impl Table<'_> {
         found.into_iter().map(in_the_way).collect()
     }
 
-    /// Whether any rule of the table lets the exit's packets through. All chains count, since one chain may jump to another.
+    /// Whether any rule of the table accepts the exit's packets. All chains count, since one chain may jump to another.
     fn has_rule_for(&self, hook: Hook, ports: &[u16]) -> bool {
         let accepts = |wanted: &dyn Fn(&str) -> bool| {
             self.lines.iter().any(|line| line.ends_with("accept") && wanted(line))

@@ -1,4 +1,4 @@
-//! What a running exit tells about itself: its status, its metrics, and the page for operators.
+//! The reports of a running exit: its status, its metrics, and the page for operators.
 
 mod client_page;
 mod client_table;
@@ -23,7 +23,7 @@ use warren_tunnel::tuning::Tuning;
 pub(crate) struct Reporting {
     metrics: Option<Server<Scrape>>,
     web: Option<WebServer>,
-    /// The page's Unix socket. Nothing can make it again, so it stays until the configuration no longer names it.
+    /// The page's Unix socket. The sandboxed exit cannot make it again, so it stays until the configuration no longer names it.
     web_socket: Option<UnixSocket>,
     device: DeviceStatus,
     /// The key for WireGuard, if the exit serves WireGuard.
@@ -93,7 +93,7 @@ impl Reporting {
         }
     }
 
-    /// Serves the metrics elsewhere, or where they were if that is not possible.
+    /// Serves the metrics at another address. If that is not possible, serves them at the old one.
     ///
     /// # Errors
     /// Why the metrics cannot be served at the new address.
@@ -109,7 +109,7 @@ impl Reporting {
         match metrics::serve(settings).await {
             Ok(server) => self.metrics = server,
             Err(error) => {
-                // The old address was free a moment ago. If it no longer is, the error below says enough.
+                // The old address was free a moment ago. If it is taken by now, the error below says enough.
                 self.metrics = metrics::serve(before).await.ok().flatten();
                 return Err(error);
             }
@@ -117,7 +117,7 @@ impl Reporting {
         Ok(())
     }
 
-    /// Serves the page elsewhere, or where it was if that is not possible. Its token is read again in any case.
+    /// Serves the page at another address. If that is not possible, serves it at the old one. Its token is read again in any case.
     ///
     /// # Errors
     /// Why the page cannot be served at the new address.
@@ -127,14 +127,14 @@ impl Reporting {
         listen: Option<&WebListen>,
         state: &Path,
     ) -> anyhow::Result<()> {
-        // The history of rates survives the move.
+        // The history of rates is kept over the move.
         let history = match self.web.take() {
             Some(server) => Some(server.close().await),
             None => None,
         };
         let outcome = self.serve_web(listen, state, before != listen).await;
         if outcome.is_err() {
-            // The old address was free a moment ago. If it no longer is, the error above says enough.
+            // The old address was free a moment ago. If it is taken by now, the error above says enough.
             drop(self.serve_web(before, state, false).await);
         }
         if let (Some(server), Some(history)) = (&mut self.web, history) {
@@ -201,6 +201,7 @@ impl Reporting {
         };
         match page.text() {
             Ok(text) => drop(scrape.send(text)),
+            // The scraper gets an error, because the dropped channel ends its request.
             Err(error) => tracing::debug!("cannot write the metrics: {error}"),
         }
     }

@@ -14,7 +14,7 @@ use warren_host::read_plain;
 /// When the file cannot be read or made, or is not a key.
 pub(crate) fn read_or_make(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
     let path = state_dir.join("reset.key");
-    // Reads one byte more than a key has, so that a file that is too long is noticed as damaged.
+    // One byte more than a key is read, so that a file that is too long counts as damaged.
     match read_plain(&path, 65) {
         Ok(bytes) => bytes.try_into().map_err(|_| {
             anyhow::anyhow!(
@@ -23,7 +23,7 @@ pub(crate) fn read_or_make(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
             )
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            // Secret, because anybody with this key can forge resets that end clients' connections (RFC 9000 section 21.11).
+            // The file is secret: anybody with this key can forge resets that end clients' connections (RFC 9000 section 21.11).
             let key = warren_daemon::entropy::bytes::<64>()?;
             create_new(&path, &key, 0o600)
                 .with_context(|| format!("cannot write {}; check its directory", path.display()))?;

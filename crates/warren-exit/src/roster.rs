@@ -1,6 +1,6 @@
 //! The roster of the exit's fleet, in a file of the exit's state directory.
 //!
-//! An operator puts the file there by hand. The exit replaces it with each newer roster that it accepts. So the exit knows the
+//! An operator puts the file there by hand. The exit replaces it with each newer roster that it accepts, so that it knows the
 //! fleet's key after a restart.
 
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ const FILE: &str = "roster";
 /// Maximum size of the file in bytes: base64 takes four bytes for three.
 const LONGEST: u64 = 2 * MAX_ROSTER_LENGTH as u64;
 
-/// Reads the roster at the exit's start. A file that cannot be used is logged: the exit serves its clients without a roster.
+/// Reads the roster when the exit starts. If the file cannot be used, the exit logs that and serves its clients without a roster.
 pub(crate) fn load(state_dir: &Path) -> Option<FollowedFleet> {
     match read(state_dir) {
         Ok(roster) => roster.map(FollowedFleet::begin),
@@ -57,7 +57,7 @@ pub(crate) fn take(clients: &mut Clients, state_dir: &Path, signed: &[u8]) -> an
     if news == RosterNews::NewKey {
         tracing::info!("the key of the fleet {} is {} now", roster.fleet, roster.signer);
     }
-    // The roster is in force even if it cannot be saved. In that case the exit gets it again after a restart.
+    // The roster is in force even if it cannot be saved. In that case the exit needs to get it again after a restart.
     if let Err(error) = write_atomic(&path(state_dir), fleet.signed().to_line().as_bytes(), 0o644) {
         tracing::warn!("cannot save the roster in {}: {error}", path(state_dir).display());
     }

@@ -1,4 +1,4 @@
-//! `warren exit run`: makes everything that the exit daemon runs on, in an order in which a failure leaves nothing behind.
+//! `warren exit run`: makes everything that the exit daemon needs, in an order in which no failure leaves anything behind.
 
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -35,7 +35,7 @@ const CLIENTS_LOCK_WAIT: Duration = Duration::from_secs(2);
 /// Runs the exit daemon until it is stopped.
 ///
 /// # Errors
-/// Why the daemon stopped. The host has been restored.
+/// Why the daemon stopped. By then, the host has been restored.
 pub async fn exit_run(directories: &Directories, log: &LogSettings) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let directory = DaemonDirectory::new(&directories.runtime, EXIT);
@@ -63,7 +63,7 @@ async fn prepare_and_run(
     lock: &DaemonLock,
 ) -> anyhow::Result<()> {
     let path = config.clients_path(&directories.state);
-    // Held until the exit ends: commands then ask the exit instead of writing the store.
+    // The lock is held until the exit ends. Commands then ask the exit instead of writing to the store.
     let _clients_lock = lock_clients(&path, CLIENTS_LOCK_WAIT)?;
     let state = path.parent().unwrap_or(&directories.state).to_owned();
     refuse_others_directory(&state)?;
@@ -73,7 +73,7 @@ async fn prepare_and_run(
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
     let wireguard = wireguard::carrier(&config, &path, &registry)?;
-    // Ports below 1024 are bound by now. From here on, network administration is the only right that is needed.
+    // Ports below 1024 are bound by now. From here on, the exit needs no right except network administration.
     sandbox::keep_network_administration()?;
     // Clients that do not fit the pools are refused here, before the host is changed.
     let (clients, fleet) = clients_of(&config, directories, registry, (store, path, &state))?;
@@ -82,8 +82,8 @@ async fn prepare_and_run(
     }
     let (device, queues) = create_device(&config, tuning.workers)?;
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
-    // From here on, the helper runs every nft, including the one that owns the exit's table. That nft carries out any text that
-    // it is given, so the daemon must not reach it.
+    // From here on, the helper runs every nft, including the one that owns the exit's table. Nft carries out any text that it is
+    // given, so the daemon must have no access to it.
     helper.install_as_nft_runner();
     let known = (clients.registry(), clients.store_addresses());
     let found = FoundHost::look(&config, known, directory.journal(), &helper).await?;
@@ -106,12 +106,12 @@ async fn prepare_and_run(
         fleet,
     };
     let ended = daemon::run(start, host).await;
-    // An exit that failed leaves as little behind as one that was stopped.
+    // An exit that failed must leave as little behind as one that was stopped.
     let left = hold::leave(&helper, hold, *ended.as_ref().unwrap_or(&Ending::Stop)).await;
     drop(helper);
     let ended = left.and(ended.map(drop));
     if let Err(error) = &ended {
-        // While the helper still runs: only it can pass this on to systemd.
+        // This happens while the helper still runs, because only the helper can pass the status on to systemd.
         notify::status(&output::sentence(error));
     }
     process.end().await;
@@ -149,8 +149,8 @@ fn sessions_of(
     Ok(ExitSessions::new(settings, registry, Instant::now(), SystemTime::now(), entropy)?)
 }
 
-/// Refuses fixed addresses that are not in [addresses], probably because an operator has changed it. The error names all of
-/// them at once, and the command that gives a client another address.
+/// Refuses fixed addresses that are not in [addresses], probably because an operator has changed that section. The error names all
+/// of them at once, and the command that gives a client another address.
 fn refuse_misplaced(config: &ExitSettings, registry: &ClientRegistry) -> anyhow::Result<()> {
     const SHOWN: usize = 10;
     let is_misplaced =
@@ -177,7 +177,7 @@ fn refuse_misplaced(config: &ExitSettings, registry: &ClientRegistry) -> anyhow:
         .map(|address| if address.is_ipv4() { " --ipv4 auto" } else { " --ipv6 auto" })
         .collect();
     bail!(
-        "{}: [addresses] does not have the fixed addresses of {}: {}{more}; correct it, or give each client others: warren exit client set {first}{options}",
+        "{}: [addresses] does not have the fixed addresses of {}: {}{more}; correct [addresses], or give each client another address: warren exit client set {first}{options}",
         config.path.display(),
         counted(misplaced.len(), "client"),
         shown.join(", "),
@@ -214,7 +214,7 @@ fn files_of(config: &ExitSettings, clients: &Path, directory: &DaemonDirectory) 
     written.fold(files, Files::writing_in)
 }
 
-/// Says what to do if the device's name is taken. The operator cannot choose another name.
+/// Adds advice for the case that the device's name is taken. The operator cannot choose another name.
 fn advise_on_device(error: TunError) -> anyhow::Error {
     if let TunError::NameTaken { name } = error {
         return anyhow!(
@@ -224,7 +224,7 @@ fn advise_on_device(error: TunError) -> anyhow::Error {
     error.into()
 }
 
-/// Refuses another user's directory to root: once root has given up its rights, it cannot give the files that it writes to that user.
+/// Refuses to run as root in another user's directory. Root gives up its rights, so it could not give its new files to that user.
 fn refuse_others_directory(directory: &Path) -> anyhow::Result<()> {
     let owner = std::fs::metadata(directory).map(|metadata| metadata.uid());
     if !rustix::process::geteuid().is_root() || owner.as_ref().is_ok_and(|owner| *owner == 0) {

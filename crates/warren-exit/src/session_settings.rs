@@ -7,14 +7,14 @@ use warren_session::{MAX_ROUTES, ROSTER, UPDATES};
 use crate::host::INNER_MTU;
 use warren_config::ExitSettings;
 
-/// Returns what clients are told, and may be told again while they are connected.
+/// Returns the settings that clients are told, including those that may change while they are connected.
 pub(crate) fn announced(config: &ExitSettings) -> Announced {
     let told = if config.allow.len() <= MAX_ROUTES { config.allow.as_slice() } else { &[] };
     let routes = told.iter().map(IpNet::trunc).collect();
     Announced { dns: config.dns.clone(), routes, exit_keys: config.public_keys() }
 }
 
-/// Warns if clients are not told of the networks that they may reach.
+/// Warns if clients cannot be told the networks that they may reach.
 pub(crate) fn warn_of_networks_untold(config: &ExitSettings) {
     let networks = config.allow.len();
     if networks > MAX_ROUTES {

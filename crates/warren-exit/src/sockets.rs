@@ -26,17 +26,17 @@ pub(crate) fn bind(listen: &[SocketAddr], workers: u8) -> anyhow::Result<Vec<Vec
 /// Binds an address for each worker, in the workers' order. The kernel numbers the sockets in the order in which they are bound,
 /// and steering relies on these numbers. So none of the sockets may be closed without the others.
 fn bind_shared(address: SocketAddr, workers: u8) -> anyhow::Result<Vec<UdpSocket>> {
-    // Shows whether another program has the port: binding a socket that does not share the port then fails.
+    // This shows whether another program has the port. If so, binding a socket that does not share the port fails.
     let alone = bind_one(SocketConfig::new(address))?;
     if workers == 1 {
         return Ok(vec![alone]);
     }
-    // This socket must be closed: a port can be shared only if all of its sockets ask for that (`SO_REUSEPORT`).
+    // This socket must be closed. A port can be shared only if all of its sockets ask for that (`SO_REUSEPORT`).
     drop(alone);
     let config = SocketConfig { reuse_port: true, ..SocketConfig::new(address) };
     let first = bind_one(config.clone())?;
-    // The steering program applies to all sockets of the port. It is in place before a second socket could receive packets of the
-    // first socket's connections.
+    // The steering program applies to all sockets of the port. It must be in place before a second socket exists, which could
+    // receive packets of the first socket's connections.
     socket::steer(&first, workers).with_context(|| {
         format!("cannot steer UDP {address} to workers; write workers = 1 in [transport] of exit.toml")
     })?;

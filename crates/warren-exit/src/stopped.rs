@@ -12,8 +12,7 @@ use crate::session_settings::session_settings;
 use warren_config::{ClientStore, ClientsImport, ExitSettings, counted, staged_path, store_path};
 use warren_control::ImportSummary;
 
-/// The file of the clients, and the settings with which the clients must agree. The caller holds the clients' lock whenever it
-/// calls a method.
+/// The file of the clients, and the settings that the clients must fit. The caller must hold the clients' lock for every method.
 #[derive(Debug)]
 pub struct StoppedClients {
     /// The file that `[clients] file` names.
@@ -36,7 +35,7 @@ impl StoppedClients {
     pub fn open(&self) -> anyhow::Result<(ClientStore, ClientRegistry)> {
         let (mut store, registry) = ClientStore::open(store_path(&self.path))?;
         let import = ClientsImport::read(&self.path)?;
-        // The store remembers the mark of the last import. A file that could not be put away is not imported again.
+        // The store remembers the mark of the last import. So a file that could not be put away is not imported twice.
         let Some(import) = import.filter(|import| import.mark() != store.imported()) else {
             return Ok((store, registry));
         };
@@ -90,7 +89,7 @@ impl StoppedClients {
         before: ClientRegistry,
         import: &ClientsImport,
     ) -> anyhow::Result<ClientRegistry> {
-        // Without a store, no client was ever enrolled or removed, so there is nothing to keep.
+        // Without a store, no client was ever enrolled or removed, so nothing must be kept.
         if !store.exists() {
             check_clients(self.settings.ipv4, self.settings.ipv6, &import.registry)?;
             return Ok(import.registry.clone());

@@ -1,4 +1,4 @@
-//! What an exit needs to serve WireGuard clients: its key for that, its sockets, and the configurations of new clients.
+//! The parts that an exit needs to serve WireGuard clients: its key, its sockets, and the configurations of new clients.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -47,13 +47,13 @@ pub(crate) fn carrier(
         return Ok(None);
     };
     let key = key(clients, users)?;
-    // For one worker: only the first one serves WireGuard.
+    // The sockets are for one worker, because only the first worker serves WireGuard.
     let sockets = sockets::bind(listen, 1)?.into_iter().flatten().collect();
     Ok(Some(WireGuardCarrier { key, sockets, mtu: MTU }))
 }
 
-/// Reads the exit's WireGuard key. Makes one if there is none, unless it was lost: `users` clients have it in their
-/// configurations. `clients` is the file that `[clients] file` names.
+/// Reads the exit's WireGuard key. Makes one if there is none. If the key was lost, fails instead, because `users` clients have it
+/// in their configurations. `clients` is the file that `[clients] file` names.
 ///
 /// # Errors
 /// When its file is lost, or cannot be read or made.
@@ -69,12 +69,12 @@ pub fn key(clients: &Path, users: usize) -> anyhow::Result<PrivateKey> {
     let key = PrivateKey::new(entropy::bytes()?);
     match write_wireguard_key(&path, &key) {
         Ok(()) => Ok(key),
-        // A command and the exit may both make it.
+        // A command and the exit may make the key at the same moment. The one that comes second uses the key of the first.
         Err(error) => read_wireguard_key(&path)?.ok_or(error.into()),
     }
 }
 
-/// The sentence about a key that is gone although clients need it.
+/// The message about a key that is lost although clients need it.
 fn lost(path: &Path, users: usize) -> String {
     let key = path.display();
     let directory = path.parent().unwrap_or(path).display();
@@ -152,7 +152,7 @@ pub fn new_client(
     let preshared = PresharedKey::new(entropy::bytes()?);
     let mut addresses = ipv4.map(|ipv4| format!("{ipv4}/32")).into_iter().collect::<Vec<_>>();
     addresses.extend(ipv6.map(|ipv6| format!("{ipv6}/128")));
-    // Allocated with room for all of it: a string that grows leaves its old buffer behind, unwiped.
+    // The buffer has room for the whole text. A string that grows leaves its old buffer behind, unwiped.
     let mut text = Zeroizing::new(String::with_capacity(LONGEST));
     write!(
         text,

@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 /// Maximum size of a frame's JSON in bytes. [`crate::MAX_ROWS`] rows of the largest kind fit.
 pub const MAX_FRAME: usize = 16 << 20;
 
-/// Why no message could be read or written.
+/// Why a message could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The socket failed, or the other side ended within a frame.
@@ -21,9 +21,9 @@ pub enum FrameError {
     Invalid(#[from] serde_json::Error),
 }
 
-/// Reads a message. `None` if the other side has ended between two frames.
+/// Reads a message. `None` if the other side has closed the connection between two frames.
 ///
-/// Not cancel safe: a read that is given up loses bytes. Give it a task of its own.
+/// Not cancel safe: if a read is dropped before it has finished, bytes are lost. Use a separate task for it.
 ///
 /// # Errors
 /// When the socket fails, or the frame is too long or not a message.
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn answers_and_wireguard_keys_come_back() {
-        // Half of all strings are not on the curve. WireGuard's keys need not be, either.
+        // Half of all strings are not on the curve, and a WireGuard client's key need not be on it.
         for byte in 0..20 {
             let (key, nonce) = (PublicKey([byte; 32]), vec![byte]);
             let exit = ExitId::try_from("ams".to_owned()).unwrap();

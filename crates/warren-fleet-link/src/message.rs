@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use warren_session::clients::{RowChange, is_valid_name};
 use warren_session::{PublicKey, stored_key};
 
-/// Version of these messages. Each side refuses any other version, because both are of one release.
+/// Version of these messages. Each side refuses any other version, because both sides must be of one release.
 pub const LINK_VERSION: u32 = 4;
 
 /// Maximum number of rows of one message.
@@ -61,7 +61,7 @@ impl std::fmt::Display for ExitId {
     }
 }
 
-/// The address pools of an exit. All exits of a fleet have the same, because clients keep their addresses at each exit.
+/// The address pools of an exit. All exits of a fleet have the same pools, because clients keep their addresses at each exit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pools {
     /// Inner IPv4 addresses of clients.
@@ -79,11 +79,11 @@ pub struct Load {
     pub max_sessions: u32,
     /// Bits per second through the tunnel, both directions together.
     pub bits_per_second: u64,
-    /// Share of one core that the exit's process used, from 0 to the number of cores.
+    /// CPU use of the exit's process in cores, from 0 to the number of cores.
     #[serde(deserialize_with = "finite")]
     pub cores: f32,
-    /// How busy the exit's cores have been over the last half minute, in thousandths of the cores that the exit can use. 0 if the
-    /// exit does not say.
+    /// How busy the exit's cores were in the last half minute, in thousandths of the cores that the exit can use. 0 if the exit
+    /// does not report it.
     #[serde(default)]
     pub busy_permille: u32,
 }
@@ -124,7 +124,8 @@ pub enum ExitMessage {
         /// The exit's address pools.
         pools: Pools,
     },
-    /// Make these changes in one transaction: all or none. [`FleetMessage::Answer`] follows for each, in this order.
+    /// Make these changes in one transaction: all of them or none. The answers ([`FleetMessage::Answer`]) come in the order of the
+    /// requests.
     Request {
         /// The request's number. Later requests have higher ones.
         id: u64,
@@ -174,10 +175,10 @@ pub enum Outcome {
         /// The store's revision after the changes.
         revision: i64,
     },
-    /// Somebody else has the name, key, address or token, or has changed a row meanwhile. Nothing is stored.
+    /// Somebody else has the name, key, address or token, or has changed a row since. Nothing is stored.
     Conflict,
-    /// The store cannot be reached, or did not answer in time. If it did not answer, the changes may be stored all the same;
-    /// then they come back as [`FleetMessage::Changes`].
+    /// The store cannot be reached, or did not answer in time. If it did not answer, it may have stored the changes nevertheless.
+    /// In that case they come back as [`FleetMessage::Changes`].
     Unavailable,
 }
 
@@ -187,14 +188,14 @@ pub enum Outcome {
 pub enum StoreLink {
     /// The store answers.
     Reachable,
-    /// The store does not answer, or not in time.
+    /// The store does not answer, or does not answer in time.
     Away {
         /// Time since its latest answer.
         silent: Duration,
         /// Why, as a sentence for an operator.
         reason: String,
     },
-    /// The store is there and must not be used: it was restored from an old backup, belongs to another fleet, or refuses this exit.
+    /// The store answers but must not be used: it was restored from an old backup, belongs to another fleet, or refuses this exit.
     Refused {
         /// Why, and what to do.
         reason: String,
@@ -214,9 +215,9 @@ pub struct FleetExit {
     pub load: Load,
     /// Whether the exit accepts clients.
     pub state: ExitState,
-    /// The revision up to which it has applied all changes.
+    /// The revision up to which the exit has applied all changes.
     pub applied: i64,
-    /// Whether its lease in the store is alive. A dead one stays in the list until an operator removes it.
+    /// Whether the exit's lease in the store is alive. An exit without a lease stays in the list until an operator removes it.
     pub is_alive: bool,
     /// The exit's clock minus this exit's, in milliseconds.
     pub clock_offset_ms: i64,
@@ -239,7 +240,7 @@ pub type StoreMembers = BTreeMap<String, BTreeSet<IpAddr>>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FleetMessage {
-    /// A part of all rows in the store. Rows that are in no part do not exist.
+    /// A part of all rows in the store. A row that is in no part does not exist.
     Whole {
         /// The store's revision.
         revision: i64,
@@ -260,11 +261,11 @@ pub enum FleetMessage {
         /// The request's number.
         id: u64,
         /// The outcome of the request.
-        // Not flattened: serde would then not know its fields, and would refuse each answer.
+        // Not flattened, because serde would not know the fields then and would refuse each answer.
         outcome: Outcome,
     },
-    /// A client has a newer session at another exit. If the nonces match, the client is moving, and the session here stays for a
-    /// while. Otherwise it ends as replaced.
+    /// A client has a newer session at another exit. If the nonces match, the client is moving, and the session here continues for
+    /// a while. Otherwise another host has replaced the client, and the session here ends.
     Elsewhere {
         /// The client's key, which may be one of WireGuard's.
         #[serde(deserialize_with = "stored_key")]
@@ -289,8 +290,8 @@ pub enum FleetMessage {
     Exits {
         /// This exit's clock minus the median of all exits' clocks, in milliseconds. Above a minute, no invitation may be redeemed here.
         own_clock_offset_ms: i64,
-        /// The revision of the latest change of a row. An exit that has applied only earlier revisions is behind. Later revisions are
-        /// those of heartbeats and sessions.
+        /// The revision of the latest change of a row. An exit that has applied only earlier revisions is behind. Revisions after
+        /// this one belong to heartbeats and sessions.
         changed: i64,
         /// The exits, by name.
         exits: Vec<FleetExit>,

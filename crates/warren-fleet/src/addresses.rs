@@ -23,7 +23,7 @@ pub(crate) fn without_look_up(endpoints: &[String]) -> StoreMembers {
     endpoints.iter().map(|endpoint| (endpoint.clone(), literal(endpoint).into_iter().collect())).collect()
 }
 
-/// Looks the members up periodically. Reports each member's addresses as soon as they are found, and at each change. A member
+/// Looks the members up periodically. Reports each member's addresses as soon as they are found, and whenever they change. A member
 /// whose name cannot be looked up now keeps its addresses.
 pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<StoreMembers>) {
     let mut known = without_look_up(&endpoints);
@@ -39,6 +39,7 @@ pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<StoreMemb
         }
         while let Some(looked) = looking.join_next().await {
             let Ok(Some((endpoint, addresses))) = looked else { continue };
+            // An empty answer says nothing, so the earlier addresses stay.
             if addresses.is_empty() {
                 continue;
             }
@@ -119,7 +120,7 @@ mod tests {
             ("https://192.0.2.1:2379", Some("192.0.2.1")),
         ];
         let (endpoints, members) = endpoints_of(&members);
-        // The exit must also hear of the member without an address.
+        // The exit must also learn of the member without an address.
         assert_eq!(without_look_up(&endpoints), members);
         assert_eq!(last_told(endpoints, 2).await, members);
     }

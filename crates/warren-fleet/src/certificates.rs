@@ -34,7 +34,7 @@ const WARNED: i64 = 14;
 
 /// Checks the certificates periodically. Reports the results, and warns of certificates that expire soon.
 pub(crate) async fn watch(store: StoreConfig, report: mpsc::Sender<Vec<StoreCertificate>>) {
-    // The certificates of members that do not answer now stay as they were last seen.
+    // If a member does not answer now, its certificate stays as it was last seen.
     let mut seen = BTreeMap::new();
     let mut warned = Once::default();
     loop {
@@ -53,7 +53,7 @@ pub(crate) async fn watch(store: StoreConfig, report: mpsc::Sender<Vec<StoreCert
             .map(|(name, expires)| StoreCertificate { name: name.clone(), expires: *expires })
             .collect();
         for certificate in &all {
-            // The number of days is in the line, so there is one line a day.
+            // The line contains the number of days, so there is one line a day.
             if let Some(line) = warning(certificate, SystemTime::now()).filter(|line| warned.is_news(line)) {
                 tracing::warn!("{line}");
             }

@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 /// The time of day of this host.
 ///
-/// In a build with debug assertions, the file that `WARREN_FLEET_CLOCK` names contains a number of seconds by which the
-/// time is set forward or back. A test can thus step the clock of one link.
+/// In a build with debug assertions, the file that `WARREN_FLEET_CLOCK` names contains a number of seconds. The time is set forward
+/// or back by that number, so a test can step the clock of one link.
 pub(crate) fn now() -> SystemTime {
     let now = SystemTime::now();
     #[cfg(debug_assertions)]

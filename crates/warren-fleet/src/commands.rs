@@ -54,8 +54,8 @@ async fn connect(directory: &Path) -> anyhow::Result<Connected> {
     .await
 }
 
-/// Like [`connect`], for a store that may have lost everything. Such a store gets this agreement, with which the fleet begins
-/// again.
+/// Like [`connect`], for a store that may have lost everything. Such a store gets the agreement that `fill` returns, and the fleet
+/// begins again with it.
 async fn connect_or_fill(
     directory: &Path,
     fill: impl FnOnce(&str) -> anyhow::Result<Meta>,
@@ -68,6 +68,7 @@ async fn connect_or_fill(
         None => {
             let meta = fill(&config.fleet)?;
             let key = keys.name(&Key::Meta);
+            // Another command may have filled the store since it was read. Only an empty store gets the agreement.
             let absent = Compare::version(key.as_str(), CompareOp::Equal, 0);
             let put = TxnOp::put(key, serde_json::to_vec(&meta)?, None);
             let answer = in_words(client.txn(Txn::new().when([absent]).and_then([put])).await)?;

@@ -59,7 +59,7 @@ impl FleetConfig {
     /// Checks that the exit does not belong to a fleet yet.
     ///
     /// # Errors
-    /// If there is a `fleet.toml` already, it is not known whether there is one, or leaving an earlier fleet was interrupted.
+    /// If there is a `fleet.toml` already, if that cannot be found out, or if leaving an earlier fleet was interrupted.
     pub(crate) fn check_free(directory: &Path) -> anyhow::Result<()> {
         let path = Self::path(directory);
         if is_there(&path)? {
@@ -77,7 +77,7 @@ impl FleetConfig {
     /// Reads `fleet.toml`.
     ///
     /// # Errors
-    /// If there is none, or it is wrong.
+    /// If there is no `fleet.toml`, or it is wrong.
     pub(crate) fn read(directory: &Path) -> anyhow::Result<Self> {
         let path = Self::path(directory);
         Self::find_at(&path)?.with_context(|| {
@@ -89,7 +89,7 @@ impl FleetConfig {
         })
     }
 
-    /// Reads a `fleet.toml` that may have another name. `None` if there is none.
+    /// Reads a `fleet.toml` that may have another name. `None` if the file does not exist.
     ///
     /// # Errors
     /// If it cannot be read, or is wrong.
@@ -108,6 +108,7 @@ impl FleetConfig {
     }
 
     fn check(&self) -> anyhow::Result<()> {
+        // Every key in the store begins with the name, so it must not contain a slash.
         if !is_fleet_name(&self.fleet) {
             bail!("`fleet` is {:?}; use up to 63 lower-case letters, digits, `-`, `_` and `.`", self.fleet);
         }
@@ -120,7 +121,7 @@ impl FleetConfig {
 }
 
 impl StoreConfig {
-    /// Checks everything that can be checked without reading a file.
+    /// Checks everything that can be checked without reading other files.
     ///
     /// # Errors
     /// If something is missing or contradicts something else.
@@ -130,6 +131,7 @@ impl StoreConfig {
                 "`endpoints` is empty; name the members of the store, such as \"https://a.example.net:2379\""
             );
         }
+        // A message to the exit has room for this many members.
         if self.endpoints.len() > MAX_ADDRESSES {
             bail!(
                 "`endpoints` names {} members of the store, but may name at most {MAX_ADDRESSES}",
@@ -137,6 +139,7 @@ impl StoreConfig {
             );
         }
         for endpoint in &self.endpoints {
+            // The colon ends the host. Otherwise `localhost.example.net` would count as local.
             let is_local = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"]
                 .iter()
                 .any(|local| endpoint.starts_with(local));
@@ -155,7 +158,7 @@ impl StoreConfig {
         Ok(())
     }
 
-    /// Reads the files that it names.
+    /// Reads the files that the configuration names.
     ///
     /// # Errors
     /// If one cannot be read.
@@ -169,6 +172,7 @@ impl StoreConfig {
             _ => None,
         };
         let user = match (&self.user, &self.password_file) {
+            // Editors end a file with a line break, which is not part of the password.
             (Some(user), Some(file)) => Some((user.clone(), read(file)?.trim_end().to_owned())),
             _ => None,
         };
@@ -179,7 +183,7 @@ impl StoreConfig {
 /// Whether a file exists.
 ///
 /// # Errors
-/// If that cannot be found out.
+/// If the system does not say whether the file exists.
 pub(crate) fn is_there(path: &Path) -> anyhow::Result<bool> {
     match path.try_exists() {
         Err(error) if is_absent(&error) => Ok(false),

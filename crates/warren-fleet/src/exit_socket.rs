@@ -12,7 +12,7 @@ use warren_fleet_link::{ExitMessage, FleetMessage, read_frame, write_frame};
 /// The pauses between attempts to connect grow from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 
-/// Maximum number of messages that wait for an exit that does not read. A full copy of 131,072 clients takes 400 messages.
+/// Maximum number of messages that wait for an exit that does not read. A whole copy of 131,072 clients takes 400 messages.
 const MOST_WAITING: usize = 4000;
 
 /// A message from a connection to the exit, for the link.
@@ -23,14 +23,14 @@ pub(crate) enum FromExit {
     Gone,
 }
 
-/// A connection that ends sooner than this is not logged.
+/// The end of a connection is logged only if the connection has lasted this long.
 const LASTING: Duration = Duration::from_secs(5);
 
 /// Connects to the exit again and again, with one connection at a time.
 pub(crate) async fn run(path: PathBuf, report: mpsc::Sender<FromExit>) {
     let mut pause = PAUSES.0;
     let mut has_warned = false;
-    // Whether the latest connection ended at once.
+    // Whether the latest connection ended at once, so that the log stays quiet until one lasts.
     let mut is_failing = false;
     loop {
         match UnixStream::connect(&path).await {
@@ -46,6 +46,7 @@ pub(crate) async fn run(path: PathBuf, report: mpsc::Sender<FromExit>) {
                     tracing::warn!("the connection to the exit has ended: {why}; trying again");
                 }
                 is_failing = !has_lasted;
+                // A connection that ends at once does not reset the pause. Otherwise the loop would spin.
                 if has_lasted {
                     pause = PAUSES.0;
                 }
@@ -64,11 +65,12 @@ pub(crate) async fn run(path: PathBuf, report: mpsc::Sender<FromExit>) {
     }
 }
 
-/// Carries messages until the connection ends, and says why. `None` if the link has ended.
+/// Carries messages until the connection ends. Returns why it ended, or `None` if the link has ended.
 async fn serve(stream: UnixStream, report: &mpsc::Sender<FromExit>) -> Option<String> {
     let (from, mut to) = stream.into_split();
     let (sender, mut messages) = mpsc::channel::<FleetMessage>(MOST_WAITING);
     report.send(FromExit::Connected(sender)).await.ok()?;
+    // Reading is a task of its own, because a read that is dropped halfway loses bytes.
     let mut reading = tokio::spawn(read(from, report.clone()));
     let writing = async {
         while let Some(message) = messages.recv().await {

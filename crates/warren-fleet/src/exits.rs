@@ -21,8 +21,8 @@ const MOST_ENDPOINTS: usize = 16;
 const MOST_ENDPOINT: usize = 262;
 
 impl Member {
-    /// Returns the member without the endpoints that no exit can have. Otherwise one exit could write more than others can pass
-    /// on.
+    /// Returns the member without the endpoints that no real exit has. Otherwise one exit could write more endpoints than others
+    /// can pass on.
     pub(crate) fn bounded(mut self) -> Self {
         self.endpoints.retain(|endpoint| endpoint.len() <= MOST_ENDPOINT);
         self.endpoints.truncate(MOST_ENDPOINTS);
@@ -47,7 +47,7 @@ pub(crate) struct Heartbeat {
 #[derive(Debug, Default)]
 pub(crate) struct Exits {
     members: BTreeMap<ExitId, Member>,
-    /// The members whose values cannot be read now. They are as they were when they could be read, or have no key.
+    /// The members whose values cannot be read now. Each has its latest readable value. If there is none, it has no key.
     unreadable: BTreeSet<ExitId>,
     heartbeats: BTreeMap<ExitId, Seen>,
     /// The exits that were removed, each with the revision of its removal.
@@ -60,8 +60,7 @@ pub(crate) struct Exits {
 #[derive(Debug)]
 struct Seen {
     heartbeat: Heartbeat,
-    /// The exit's clock minus this one's. `None` until a heartbeat has arrived right after it was
-    /// written.
+    /// The exit's clock minus this one's. `None` until a heartbeat arrives right after it was written.
     clock_offset: Option<i64>,
 }
 
@@ -109,7 +108,7 @@ impl Exits {
         self.members.insert(exit, member.bounded());
     }
 
-    /// Notes that a member has a value that cannot be read. It stays in the fleet, or a recovery would take it for removed.
+    /// Notes that a member's value cannot be read. The member stays in the fleet. Otherwise a recovery would treat it as removed.
     pub(crate) fn cannot_read_member(&mut self, exit: ExitId) {
         self.changes += 1;
         self.members.entry(exit.clone()).or_default();
@@ -148,7 +147,7 @@ impl Exits {
         self.members.get(exit) == Some(member) && !self.unreadable.contains(exit)
     }
 
-    /// Handles a heartbeat. `is_live`: it was written just now, so its clock can be compared.
+    /// Handles a heartbeat. With `is_live`, it was written just now, so its clock can be compared.
     pub(crate) fn heartbeat(
         &mut self,
         exit: ExitId,
@@ -190,13 +189,13 @@ impl Exits {
                 clock_offset_ms: seen.and_then(|seen| seen.clock_offset).unwrap_or(0),
             })
         });
-        // The exit refuses more.
+        // The exit refuses a longer list.
         exits.take(MAX_EXITS).collect()
     }
 
-    /// Returns this exit's clock minus the median of all live exits' clocks. etcd does not tell its own clock.
+    /// Returns this exit's clock minus the median of all live exits' clocks. etcd does not report its own clock.
     ///
-    /// With two exits, nobody can tell which of them is wrong, so each differs by half.
+    /// With two exits, nobody can tell which of them is wrong, so each one differs from the median by half of the difference.
     pub(crate) fn own_clock_offset(&self, me: &ExitId) -> i64 {
         let others = self.heartbeats.iter().filter(|(exit, _)| *exit != me);
         let mut offsets: Vec<i64> = others.filter_map(|(_, seen)| seen.clock_offset).collect();
@@ -206,7 +205,7 @@ impl Exits {
         let middle = offsets.len() / 2;
         let upper = offsets.get(middle).copied().unwrap_or(0);
         let lower = offsets.get(middle.saturating_sub(1)).copied().unwrap_or(0);
-        // Another exit may claim any clock.
+        // Another exit may report any clock, even an impossible one.
         let median = if offsets.len().is_multiple_of(2) { lower.saturating_add(upper) / 2 } else { upper };
         median.saturating_neg()
     }

@@ -12,8 +12,8 @@ use warren_session::PublicKey;
 use warren_session::clients::{RowId, is_valid_name};
 use warren_session::invite::TokenDigest;
 
-/// Something in the store that a link follows. Names, addresses and next keys are not part of it, because they follow from
-/// the clients.
+/// Something in the store that a link follows. Names, addresses and next keys are not among these, because they follow from the
+/// clients.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     /// A row of the registry: a client `cl/KEY`, an invitation `in/SHA256`, a removed key `rv/KEY`.
@@ -28,7 +28,7 @@ pub(crate) enum Key {
     Heartbeat(ExitId),
     /// `mb/ID`: an exit that belongs to the fleet.
     Member(ExitId),
-    /// `xr/ID`: an exit that was removed from the fleet, or has left it. A new ticket ends this.
+    /// `xr/ID`: an exit that was removed from the fleet, or has left it. A new ticket removes this key.
     RemovedExit(ExitId),
     /// `dr/ID`: an operator drains an exit.
     Drain(ExitId),
@@ -85,6 +85,7 @@ impl Keys {
 
     /// All keys of an exit.
     pub(crate) fn of_exit(&self, exit: &ExitId) -> [String; 5] {
+        // `RemovedExit` is not one of these, because it must outlast the exit.
         let kinds: [fn(ExitId) -> Key; 5] =
             [Key::Member, Key::Heartbeat, Key::Drain, Key::Written, Key::Position];
         kinds.map(|kind| self.name(&kind(exit.clone())))
@@ -92,6 +93,7 @@ impl Keys {
 
     /// The key of a client's name.
     pub(crate) fn client_name(&self, name: &str) -> String {
+        // A client's name contains no slash, so it needs no encoding.
         format!("{}na/{name}", self.prefix)
     }
 
@@ -110,7 +112,7 @@ impl Keys {
         format!("{}tk/{digest}", self.prefix)
     }
 
-    /// The key of the record that says how an exit got its user, see [`crate::users`].
+    /// The key of the record of how an exit got its user. See [`crate::users`].
     pub(crate) fn grant(&self, exit: &ExitId) -> String {
         format!("{}{exit}", self.grants())
     }
@@ -135,7 +137,7 @@ impl Keys {
         format!("{}po/", self.prefix)
     }
 
-    /// The key that is there while `warren fleet init` is under way.
+    /// The key that exists while `warren fleet init` is under way.
     pub(crate) fn beginning(&self) -> String {
         format!("{}beginning", self.prefix)
     }
@@ -145,7 +147,7 @@ impl Keys {
         ["cl/", "in/", "rv/", "na/", "ad/", "nk/", "px", "fw"].map(|kind| format!("{}{kind}", self.prefix))
     }
 
-    /// Reads a key. `None` for one that links do not follow.
+    /// Reads a key. `None` for a key that links do not follow.
     pub(crate) fn parse(&self, key: &[u8]) -> Option<Key> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
         let Some((kind, name)) = rest.split_once('/') else {
@@ -157,6 +159,7 @@ impl Keys {
                 _ => None,
             };
         };
+        // Any exit of the fleet can write such keys, so names are checked and not trusted.
         let exit = || ExitId::try_from(name.to_owned()).ok();
         Some(match kind {
             "cl" => Key::Row(RowId::Client(public_key(name)?)),

@@ -1,4 +1,4 @@
-//! The link between one exit and the store, without input and output: messages, events and time in; messages and transactions out.
+//! The link between one exit and the store, without I/O: messages, events and time go in, messages and transactions come out.
 
 mod copy;
 #[cfg(test)]
@@ -26,7 +26,7 @@ use crate::rows::Rows;
 use crate::sessions::{SessionBatch, Sessions};
 use crate::transaction::{Expected, Known};
 
-/// How long the store may be silent before the exit is told. Another member of the store answers sooner as a rule.
+/// How long the store may be silent before the exit is told. As a rule, another member of the store answers sooner.
 const SILENCE: Duration = Duration::from_millis(2000);
 
 /// One exit's link.
@@ -65,7 +65,7 @@ struct Exit {
     whole: Option<i64>,
     /// The revision of the latest change that it got.
     told: i64,
-    /// Whether the other exits should soon get a heartbeat, because the applied revision, the load or the state has changed.
+    /// Whether the other exits should get a heartbeat soon, because the applied revision, the load or the state has changed.
     is_news: bool,
 }
 
@@ -73,7 +73,7 @@ struct Exit {
 #[derive(Debug)]
 enum Store {
     Up {
-        /// Events after this revision were written just now.
+        /// Events after this revision arrive right after they were written.
         live_from: i64,
     },
     Down {
@@ -87,7 +87,7 @@ enum Store {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Transaction {
     pub(crate) expected: BTreeMap<String, Expected>,
-    /// Written if all is as expected: new values by key, or `None` to delete a key.
+    /// Written if everything is as expected: new values by key, or `None` to delete a key.
     pub(crate) then: BTreeMap<String, Option<Vec<u8>>>,
     /// Written otherwise.
     pub(crate) otherwise: BTreeMap<String, Option<Vec<u8>>>,
@@ -116,7 +116,7 @@ impl Link {
 
     /// Takes the messages for the exit, in this order.
     pub(crate) fn take_messages(&mut self) -> Vec<FleetMessage> {
-        // An exit that waits for its full copy gets the exits together with it (`send_whole`).
+        // An exit that waits for its whole copy gets the list of exits together with it (`send_whole`).
         if self.exit.as_ref().is_none_or(|exit| exit.whole.is_none() && self.copy.is_filled()) {
             self.exits.take_changed();
         } else if self.exits.take_changed() {
@@ -189,13 +189,13 @@ impl Link {
         });
         self.tell_store(now);
         self.tell_certificates();
-        // Sent before the clients, whose networks may contain these addresses.
+        // The addresses come before the clients, whose networks may contain them.
         self.tell_addresses();
         self.send_whole();
         Ok(())
     }
 
-    /// Sends the full copy, if there is one and the exit may have it.
+    /// Sends the whole copy, if there is one and the exit may have it.
     fn send_whole(&mut self) {
         let is_fitting = self.refusal().is_none();
         let Some(exit) = self.exit.as_mut().filter(|_| self.copy.is_filled() && is_fitting) else { return };
@@ -203,13 +203,13 @@ impl Link {
         (exit.whole, exit.told, exit.applied) = (Some(revision), revision, 0);
         self.copy.forget_unseen(i64::MAX);
         self.out.extend(self.copy.whole());
-        // A drain is sent even if it is over, because it may have ended while the exit heard nothing.
+        // A drain is sent even if it is over, because it may have ended while the exit was not connected.
         self.tell_roster_and_drain(None, None);
         self.exits.take_changed();
         self.tell_exits();
     }
 
-    /// Tells the exit the roster, and whether it is drained. Leaves out what is not known, and what the exit was told before.
+    /// Tells the exit the roster, and whether it is drained. Leaves out unknown values, and values that the exit already has.
     fn tell_roster_and_drain(&mut self, roster: Option<&[u8]>, drains: Option<bool>) {
         let newer = self.copy.roster().filter(|newer| Some(*newer) != roster);
         self.out.extend(newer.map(|bytes| FleetMessage::Roster { bytes: bytes.to_vec() }));
@@ -248,7 +248,7 @@ impl Link {
     }
 
     fn request(&mut self, id: u64, rows: Vec<RowChange>, now: Instant) {
-        // A request is judged by the rows that the exit has seen. Without its full copy, the exit has seen none.
+        // A request is checked against the rows that the exit has seen. Without its whole copy, the exit has seen none.
         let basis = self
             .exit
             .as_ref()
@@ -273,7 +273,7 @@ impl Link {
     fn applied(&mut self, revision: i64) {
         let Some(exit) = &mut self.exit else { return };
         exit.applied = exit.applied.max(revision);
-        // Waiting requests are judged by older rows than those that the exit has now.
+        // Waiting requests are checked against older rows than those that the exit has now.
         let needed = self.requests.oldest_basis().map_or(exit.applied, |basis| basis.min(exit.applied));
         self.copy.forget_unseen(needed);
         exit.is_news |= exit.applied >= exit.told && self.copy.take_revoked();
@@ -297,7 +297,7 @@ impl Link {
     pub(crate) fn store_down(&mut self, reason: String, now: Instant) {
         self.requests.lose();
         let since = match &self.store {
-            // Several members may fail in turn. The exit hears since when none of them has answered.
+            // Several members may fail one after the other. The exit is told since when none of them has answered.
             Store::Down { since, .. } => *since,
             Store::Up { .. } | Store::Refused(_) => now,
         };
@@ -373,7 +373,7 @@ impl Link {
 
     /// Applies everything that the store contains, read at one revision.
     pub(crate) fn whole(&mut self, revision: i64, pairs: &[Pair]) {
-        // The outcome of a transaction under way is in the data just read, or comes as an event.
+        // The result of a transaction under way is either in the data that was just read, or follows as an event.
         self.requests.lose();
         let contents = read(&self.keys, Some(&self.me), pairs);
         let (roster, drains) = (self.copy.roster().map(<[u8]>::to_vec), self.copy.drains());
@@ -385,7 +385,7 @@ impl Link {
         match &mut self.exit {
             Some(Exit { whole: Some(_), .. }) if is_planted(Bug::CompactionIgnored) => {}
             Some(Exit { whole: Some(_), told, .. }) => {
-                // The exit confirms only what it is told.
+                // The exit confirms only changes that it is told.
                 if !changes.is_empty() {
                     *told = revision;
                 }
@@ -408,8 +408,8 @@ impl Link {
         let rows = match own {
             None => changed.rows,
             Some(Written { number, held: true, .. }) => {
-                // The exit learns of its own rows by the answers, so only rows of requests that were given up are left to
-                // tell.
+                // The exit learns the result of its own requests from the answers. So only rows of requests that were given up must
+                // be sent.
                 let held = self.requests.held(number, revision);
                 answers = held.messages;
                 held.unexpected
@@ -467,10 +467,10 @@ impl Link {
             Key::Roster => {
                 let roster = pair.roster();
                 self.copy.set_roster(roster.clone());
-                // Nobody is told of a deleted roster: exits and clients keep the one that they have.
+                // A deleted roster is not announced: exits and clients keep the one that they have.
                 self.out.extend(roster.map(|bytes| FleetMessage::Roster { bytes }));
             }
-            // A running link keeps its agreement if the stored one is damaged or deleted.
+            // If the stored agreement is damaged or deleted, a running link keeps the one that it has.
             Key::Meta => self.meta = pair.parse("agreement").or(self.meta.take()),
             Key::Written(_) | Key::Position(_) | Key::Drain(_) => {}
         }
@@ -481,7 +481,7 @@ impl Link {
         if !matches!(self.store, Store::Up { .. }) || self.requests.is_empty() {
             return None;
         }
-        // Each request sets its own basis (`Waiting::part`).
+        // Each request has its own basis (`Waiting::part`), so this one is not used.
         let known = Known { keys: &self.keys, rows: self.copy.rows(), unseen: self.copy.unseen(), basis: 0 };
         let (answers, next) = self.requests.next(known, self.copy.revision());
         self.out.extend(answers);
@@ -493,14 +493,14 @@ impl Link {
         };
         let mut transaction =
             Transaction { expected: draft.expected, then: draft.operations, otherwise: BTreeMap::new() };
-        // Only one of this link's transactions can hold at this revision of its mark.
+        // Of this link's transactions, only one can succeed while its mark has this revision.
         transaction.expected.insert(written.clone(), Expected::Modified(self.copy.written()));
         transaction.then.insert(written.clone(), mark(true));
         transaction.otherwise.insert(written, mark(false));
         Some(transaction)
     }
 
-    /// The next sessions' records to write. All have the lease.
+    /// Returns the next session records to write. All of them get the lease.
     pub(crate) fn next_sessions(&mut self, now: Instant) -> Option<SessionBatch> {
         if !self.is_up() || self.exit.is_none() || !self.sessions.has_unsent() {
             return None;
@@ -514,7 +514,7 @@ impl Link {
         self.sessions.stored(batch, now);
     }
 
-    /// Records that the store has refused a batch, because one of its records is not as this link knew it.
+    /// Records that the store has refused a batch, because one of its records differs from this link's knowledge.
     pub(crate) fn sessions_refused(&mut self, batch: &SessionBatch, now: Instant) {
         self.sessions.refused(batch, now);
     }
@@ -529,11 +529,11 @@ impl Link {
         self.exit.as_mut().is_some_and(|exit| std::mem::take(&mut exit.is_news))
     }
 
-    /// The heartbeat: the transaction and the key that has the lease. `None` while there is no exit that may serve.
+    /// Returns the heartbeat: the transaction, and the key that has the lease. `None` while there is no exit that may serve.
     pub(crate) fn heartbeat(&self, now: SystemTime) -> Option<(Transaction, String)> {
         let exit = self.exit.as_ref().filter(|_| self.refusal().is_none())?;
-        // Most revisions change no row, and the exit hears nothing of them. If it has applied all that it was told, it is
-        // as recent as the copy.
+        // Most revisions change no row, and the exit is not told of them. If the exit has applied everything that it was told, it
+        // is as recent as the copy.
         let is_level = exit.whole.is_some() && exit.applied >= exit.told;
         let applied = if is_level { self.copy.revision() } else { exit.applied };
         let (load, state, release) = (exit.load, exit.state, exit.release.clone());
@@ -541,7 +541,7 @@ impl Link {
         let name = self.keys.name(&Key::Heartbeat(self.me.clone()));
         let member = self.keys.name(&Key::Member(self.me.clone()));
         let mut transaction = Transaction::default();
-        // An exit that was removed does not come back by itself.
+        // An exit that was removed must not come back by itself.
         transaction.expected.insert(member.clone(), Expected::Present);
         transaction.then.insert(name.clone(), serde_json::to_vec(&heartbeat).ok());
         transaction
@@ -584,7 +584,7 @@ impl Link {
         pairs
     }
 
-    /// What the copy contains besides its rows, to replay it if the store was recovered.
+    /// Returns what the copy contains besides its rows. It is replayed if the store was recovered.
     pub(crate) fn beside_rows(&self) -> BesideRows {
         BesideRows {
             removed: self.exits.removed().clone(),
@@ -602,7 +602,7 @@ struct Changed {
     written: Option<Written>,
 }
 
-/// The rows of a full reading.
+/// Returns the rows of a full reading.
 pub(crate) fn rows_of(keys: &Keys, pairs: &[Pair]) -> Rows {
     read(keys, None, pairs).rows
 }

@@ -16,6 +16,7 @@ use crate::users::Grant;
 pub(crate) async fn rejoin(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<()> {
     let [name, removed] = [Key::Member(me.clone()), Key::RemovedExit(me.clone())].map(|key| keys.name(&key));
     let member = serde_json::to_vec(&Member::default())?;
+    // In the meantime, another link may have added the exit, or an operator may have removed it.
     let absent = [&name, &removed].map(|key| Compare::version(key.as_str(), CompareOp::Equal, 0));
     let put = TxnOp::put(name, member, None);
     in_words(client.txn(Txn::new().when(absent).and_then([put])).await)?;
@@ -27,9 +28,9 @@ pub(crate) async fn rejoin(client: &mut Client, keys: &Keys, me: &ExitId) -> any
 pub(crate) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> {
     let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
     operations.push(TxnOp::put(keys.name(&Key::RemovedExit(exit.clone())), REMOVED, None));
-    // By this, a link that may remove users finds the exit's user.
+    // From this grant, a link that may remove users knows that the exit's user must be removed.
     operations.push(TxnOp::put(keys.grant(exit), serde_json::to_vec(&Grant::default())?, None));
-    // An exit can leave only a fleet whose beginning is over.
+    // An exit can leave a fleet only after `init` has completed it.
     operations.push(TxnOp::delete(keys.beginning(), None));
     Ok(operations)
 }

@@ -10,7 +10,7 @@ pub(crate) const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Meta {
     pub(crate) format: u32,
-    /// Random, so that a fleet that is recreated under the same name is another one.
+    /// A random text. So a fleet that is created again under the same name differs from the earlier one.
     pub(crate) id: String,
     /// How often the store was recovered from a backup.
     pub(crate) epoch: u64,
@@ -20,20 +20,20 @@ pub(crate) struct Meta {
     pub(crate) recoveries: Vec<Recovery>,
 }
 
-/// A recovery: the store's history goes on from a copy of an earlier part of it, and from an old backup.
+/// A recovery. The store's history continues from two sources: a copy of an earlier part of it, and an old backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Recovery {
-    /// The epoch of the copy.
+    /// The copy's epoch.
     pub(crate) epoch: u64,
-    /// The revision of the copy. The recovered store knows all changes up to there.
+    /// The copy's revision. The recovered store knows all changes up to there.
     pub(crate) revision: i64,
     /// The store's revision when the recovery began.
     pub(crate) store: i64,
 }
 
 impl Meta {
-    /// Returns the recovery with which to compare a copy of an earlier epoch. The copy may contain changes that this
-    /// recovery did not bring into the store. `None` if it is not known what the store lacks.
+    /// Returns the recovery with which to compare a copy of an earlier epoch. The copy may contain changes that this recovery did
+    /// not bring into the store. `None` if it is not known which changes the store lacks.
     pub(crate) fn recovery_since(&self, epoch: u64) -> Option<Recovery> {
         let ended = self.recoveries.iter().find(|recovery| recovery.epoch == epoch).copied();
         // The store's history skips this epoch, because the store was recovered with a copy of an earlier epoch.
@@ -105,8 +105,8 @@ pub(crate) struct Found {
     pub(crate) began: i64,
 }
 
-/// Compares the store with the history that a link knows. Returns the fleet's agreement and whether the link must replay tombstones,
-/// because the store was recovered since.
+/// Compares the store with the history that a link knows. Returns the fleet's agreement. Also returns whether the link must replay
+/// tombstones, because the store has been recovered since.
 ///
 /// # Errors
 /// If the store must not be used.
@@ -121,7 +121,7 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     if meta.id != known.fleet {
         return Err(Mismatch::OtherFleet);
     }
-    // Checked before cluster and revision, which a recovery may have changed for a good reason.
+    // The epoch comes first, because a recovery also changes cluster and revision.
     if meta.epoch > known.epoch {
         return if found.is_removed { Err(Mismatch::Removed) } else { Ok((meta, true)) };
     }
@@ -134,8 +134,7 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     if !found.is_member || found.is_removed {
         return Err(Mismatch::Removed);
     }
-    // New writes may have brought a restored store past the known revision. What this exit wrote last would still be
-    // missing.
+    // New writes may have brought a restored store past the known revision. But this exit's latest write would still be missing.
     if found.own < known.own {
         return Err(Mismatch::LostWrite { known: known.own });
     }
@@ -223,7 +222,7 @@ mod tests {
         assert!(checked(recovered).is_ok());
         let both = checked(|found| {
             recovered(found);
-            // An earlier release has made it a member again.
+            // An earlier release has made the exit a member again.
             (found.is_member, found.is_removed) = (true, true);
         });
         assert_eq!(both, Err(Mismatch::Removed));

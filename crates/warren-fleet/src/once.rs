@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Maximum number of remembered lines. At this number all are forgotten, and each is logged again.
+/// Maximum number of remembered lines. Then all are forgotten, and each is logged once more.
 const MOST: usize = 100;
 
 /// The lines that were logged.
@@ -10,7 +10,7 @@ const MOST: usize = 100;
 pub(crate) struct Once(BTreeSet<String>);
 
 impl Once {
-    /// Whether the log lacks a line. From then on, the line counts as logged.
+    /// Whether a line is not in the log yet. After this call, it counts as logged.
     pub(crate) fn is_news(&mut self, line: &str) -> bool {
         if self.0.len() >= MOST {
             self.0.clear();

@@ -2,13 +2,13 @@
 
 warren_simulation::planted_bugs! {
     "WARREN_FLEET_PLANTED":
-    /// Rows are written whatever the store contains.
+    /// Rows are written, no matter what the store contains.
     ReadThenPut,
-    /// A request is judged by what the link knows, not by what the exit had seen.
+    /// A request is checked against the link's knowledge, not against what the exit had seen.
     NewestBasis,
     /// After a compaction, everything is read again, but not compared with what the exit has.
     CompactionIgnored,
-    /// A transaction whose answer was lost counts as failed, although it may still hold later.
+    /// A transaction whose answer was lost counts as failed, although it may still succeed later.
     LateTransactionMissed,
     /// A session that waited for the store takes the record from a newer one.
     QueuedClaimOverwrites,
@@ -16,7 +16,7 @@ warren_simulation::planted_bugs! {
     ClaimsIgnored,
     /// A session that has changed while its record was written counts as written.
     LaterChangeForgotten,
-    /// A client's record is written as often as it changes.
+    /// A client's record is written each time it changes, without a limit.
     RecordsWithoutPace,
     /// A recovery brings back no removed keys.
     TombstoneForgotten,
@@ -25,6 +25,7 @@ warren_simulation::planted_bugs! {
 /// Ends the command as SIGKILL would, if the test that runs it names this step. Only builds with debug assertions do this.
 pub(crate) fn reached(step: &str) {
     if cfg!(debug_assertions) && std::env::var("WARREN_FLEET_DIES_AT").is_ok_and(|named| named == step) {
+        // Unlike a panic, an abort runs no destructors, just as SIGKILL does.
         std::process::abort();
     }
 }

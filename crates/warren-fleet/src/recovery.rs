@@ -1,7 +1,7 @@
-//! What a store that was restored from an old backup has forgotten, compared with a copy.
+//! Compares a store that was restored from an old backup with a copy, to find what the store has lost.
 //!
-//! In doubt, a recovery takes away: if either the copy or the store says that a key is removed, a token is used or a client is
-//! disabled, this holds.
+//! In doubt, a recovery takes rights away: if either the copy or the store says that a key is removed, a token is used or a client
+//! is disabled, that is how it stays.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,19 +24,20 @@ pub(crate) struct BesideRows {
     pub(crate) roster: Option<Vec<u8>>,
 }
 
-/// The copy's epoch, compared with the store's. Revisions of different epochs cannot be compared: a store that has lost everything counts
-/// from the beginning again.
+/// The copy's epoch, compared with the store's. Revisions of different epochs cannot be compared, because a store that has lost
+/// everything starts counting again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Age {
     Same,
-    /// All that the store has may be newer than the copy.
+    /// Everything in the store may be newer than the copy.
     Earlier,
-    /// All that the store has is older than the copy.
+    /// Everything in the store is older than the copy.
     Later,
 }
 
 impl Age {
-    /// Compares the epochs of the copy and of the store. A store that has lost everything has epoch 0, and nothing that could be newer.
+    /// Compares the epochs of the copy and of the store. A store that has lost everything has epoch 0, and contains nothing that
+    /// could be newer.
     pub(crate) fn of(copy: u64, store: u64) -> Self {
         match copy.cmp(&store) {
             _ if store == 0 => Self::Same,
@@ -54,7 +55,7 @@ pub(crate) struct Basis {
     pub(crate) age: Age,
     /// The copy's revision.
     pub(crate) revision: i64,
-    /// The store knows the copy's changes up to this revision. `None` if it is not known which ones it knows.
+    /// The store knows the copy's changes up to this revision. `None` if it is not known which changes it knows.
     pub(crate) known: Option<i64>,
     /// The store's rows up to this revision were there before the recovery.
     pub(crate) before: i64,
@@ -62,16 +63,16 @@ pub(crate) struct Basis {
     pub(crate) recovered: i64,
     /// Whether the store has lost changes.
     pub(crate) is_restored: bool,
-    /// Whether it is certain that what only the copy has was lost, and not removed after the copy was made.
+    /// Whether it is certain that rows that only the copy has were lost, and not removed after the copy was made.
     pub(crate) is_newer: bool,
-    /// Whether an invitation that only the store has was withdrawn. If the link has followed the restored store, this is not certain:
-    /// that store lacked the invitation, too.
+    /// Whether an invitation that only the store has must have been withdrawn. That is not certain if the link has followed the
+    /// restored store, which lacked the invitation too.
     pub(crate) withdraws: bool,
 }
 
 impl Basis {
-    /// For a command that compares all of a copy with the store. `newest` is the revision of the store's latest change. It is `None`
-    /// if the store has lost everything.
+    /// Makes the basis for a command that compares a whole copy with the store. `newest` is the revision of the store's latest
+    /// change. It is `None` if the store has lost everything.
     pub(crate) fn of_command(age: Age, revision: i64, newest: Option<i64>, is_restored: bool) -> Self {
         let is_newer = match age {
             Age::Same => is_restored && newest.is_none_or(|newest| revision >= newest),
@@ -90,7 +91,7 @@ impl Basis {
         }
     }
 
-    /// For a link whose store was recovered since the link's copy was made.
+    /// Makes the basis for a link whose store was recovered after the link's copy was made.
     pub(crate) fn of_link(copy: &Position, meta: &Meta, found: &Found) -> Self {
         let recovery = meta.recovery_since(copy.epoch);
         let Recovery { store, .. } = recovery.unwrap_or_default();
@@ -101,8 +102,8 @@ impl Basis {
             before: store,
             recovered: found.began,
             is_restored: true,
-            // If this link put back an invitation that a later link knows as withdrawn, that link could not tell it from
-            // a newer one.
+            // If this link put back an invitation that a later link knows as withdrawn, the later link could not distinguish it
+            // from a newer one.
             is_newer: false,
             withdraws: found.own < copy.own,
         }
@@ -139,7 +140,7 @@ impl Basis {
             }
     }
 
-    /// Whether the store's row may be unknown to the copy although the store has lost nothing.
+    /// Whether the copy may lack the store's row although the store has lost nothing.
     fn is_kept(&self, in_store: i64) -> bool {
         !self.is_restored
             && match self.age {
@@ -156,7 +157,7 @@ pub(crate) fn revocations(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<Ro
     if is_planted(Bug::TombstoneForgotten) {
         return groups;
     }
-    // If the store was not restored, its newer rows are changes that the copy does not know.
+    // If the store was not restored, its newer rows are changes that the copy does not have.
     let is_kept = |id: RowId| basis.is_kept(modified(store, id));
     for (id, row) in copy.iter().filter(|(_, row)| basis.known.is_none() || basis.is_news(row.modified)) {
         match id {
@@ -169,7 +170,7 @@ pub(crate) fn revocations(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<Ro
             RowId::Removed(_) | RowId::Invitation(_) | RowId::Client(_) => {}
         }
     }
-    // Invitations that were withdrawn, or whose clients were removed.
+    // These invitations were withdrawn, or their clients were removed.
     let gone = store.iter().filter(|(id, row)| {
         basis.withdraws
             && matches!(id, RowId::Invitation(_))
@@ -180,7 +181,7 @@ pub(crate) fn revocations(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<Ro
     groups
 }
 
-/// Clients and invitations that the store lacks, or contains only in an earlier state. What was removed is left out. No client is
+/// Clients and invitations that the store lacks, or contains only in an earlier state. Removed ones are left out. No client is
 /// enabled.
 pub(crate) fn clients(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<RowChange>> {
     let news = copy.iter().filter(|(_, row)| basis.is_news(row.modified));
@@ -195,7 +196,7 @@ pub(crate) fn clients(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<RowCha
                     basis.wins(row.modified, modified(store, id))
                         && (is_used(&row.content) || !is_used(&store.content(id)))
                 }
-                // It may have been withdrawn.
+                // The invitation may have been withdrawn.
                 false => basis.is_newer,
             };
             is_wanted.then(|| row.content.clone())
@@ -205,7 +206,7 @@ pub(crate) fn clients(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<RowCha
     rows.filter(|row| store.content(row.id()) != *row).map(|row| vec![row]).collect()
 }
 
-/// Returns the copy's client as it is to be stored. `wins`: the copy's row is newer than the store's.
+/// Returns the copy's client as it should be stored. With `wins`, the copy's row is newer than the store's.
 fn merged(client: &Client, store: &Rows, is_restored: bool, wins: bool) -> Client {
     let next = client.next_public_key.filter(|next| !store.has(RowId::Removed(*next)));
     let copied = Client { next_public_key: next, ..client.clone() };
@@ -233,10 +234,10 @@ fn is_used(row: &RowChange) -> bool {
     invitation_of(row).is_some_and(|invitation| invitation.used_by.is_some())
 }
 
-/// Removes a key, and the client whose key or next key it is.
+/// Removes a key, and the client that has it as its key or next key.
 fn revocation(key: PublicKey, tombstone: &RowChange, store: &Rows) -> Vec<RowChange> {
     let mut group = vec![tombstone.clone()];
-    // Even if its row cannot be read.
+    // This is done even if the client's row cannot be read.
     if store.is_there(RowId::Client(key)) {
         group.push(RowId::Client(key).deletion());
     }
@@ -247,8 +248,8 @@ fn revocation(key: PublicKey, tombstone: &RowChange, store: &Rows) -> Vec<RowCha
     group
 }
 
-/// The same row without the addresses that an exit has lent to its client, which another client may have by now. `None` if there
-/// are none.
+/// Returns the row without the addresses that an exit has lent to its client, because another client may have them now. `None` if
+/// there are no such addresses.
 pub(crate) fn without_lease(row: &RowChange) -> Option<RowChange> {
     let RowChange::Client { client: Some(client), .. } = row else { return None };
     let has_lease = client.leased_ipv4.is_some() || client.leased_ipv6.is_some();
@@ -274,7 +275,7 @@ pub(crate) struct ExitChanges {
     pub(crate) left_out: Vec<ExitId>,
 }
 
-/// Compares the exits of a copy with those of the store. An exit that either of them calls removed does not come back.
+/// Compares the exits of a copy with those of the store. An exit that either of them lists as removed does not come back.
 pub(crate) fn exits(
     members: &BTreeSet<ExitId>,
     removed: &BTreeMap<ExitId, i64>,
@@ -282,7 +283,7 @@ pub(crate) fn exits(
     basis: Basis,
 ) -> ExitChanges {
     let mut changes = ExitChanges { removed: removed_exits(removed, store, basis), ..ExitChanges::default() };
-    // A copy of an earlier release does not say which exits were removed. A copy of a later epoch may lack an exit that was away since that
+    // A copy of an earlier release does not list removed exits. A copy of a later epoch may lack an exit that was away since that
     // epoch began.
     let gone = store.members.iter().filter(|(exit, joined)| {
         basis.age == Age::Same
@@ -303,7 +304,7 @@ pub(crate) fn exits(
     changes
 }
 
-/// Returns the exits that a copy calls removed and the store does not. An exit that has joined again since its removal stays.
+/// Returns the exits that the copy lists as removed and the store does not. An exit that has joined again since its removal stays.
 pub(crate) fn removed_exits(
     removed: &BTreeMap<ExitId, i64>,
     store: &ExitsInStore,

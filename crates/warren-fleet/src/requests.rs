@@ -1,9 +1,9 @@
 //! The exit's requests on their way to the store.
 //!
-//! One transaction is under way at a time, with as many requests as fit and are independent. Each transaction writes the
-//! link's own key `wr/EXIT`, whether it holds or not, and requires that this key has not changed. So the watch reports
-//! the fate of each transaction in the order of revisions, even after a lost answer. A transaction that was given up
-//! cannot hold once a later one is known.
+//! Only one transaction is under way at a time, with as many independent requests as fit. Each transaction writes the link's own
+//! key `wr/EXIT`, whether it succeeds or not, and requires that this key has not changed. So the watch reports the result of each
+//! transaction in the order of revisions, even after a lost answer. Once the result of a later transaction is known, one that was
+//! given up can no longer succeed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use warren_session::clients::RowChange;
 use crate::planted::{Bug, is_planted};
 use crate::transaction::{Conflict, Draft, Known, draft};
 
-/// An exit gives up after three seconds (`STORE_TIMEOUT`), so its request is answered before that.
+/// An exit gives up after three seconds (`STORE_TIMEOUT`), so the link answers before that.
 const PATIENCE: Duration = Duration::from_millis(2300);
 
-/// How often a request is tried. A try fails only if somebody else has changed something meanwhile.
+/// How often a request is tried. A try fails only if somebody else has changed something in the meantime.
 const TRIES: u32 = 12;
 
 /// Maximum number of waiting requests. An exit has far fewer under way.
@@ -30,11 +30,11 @@ const MAX_WAITING_ROWS: usize = 65_536;
 /// The value of `wr/EXIT`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Written {
-    /// Names the process that has written it.
+    /// The name of the process that has written the value.
     pub(crate) link: String,
-    /// Counts that process's transactions.
+    /// The number of the transaction, counted by that process.
     pub(crate) number: u64,
-    /// Whether the transaction held.
+    /// Whether the transaction has succeeded.
     pub(crate) held: bool,
 }
 
@@ -43,24 +43,24 @@ pub(crate) struct Written {
 pub(crate) struct Requests {
     last: u64,
     waiting: VecDeque<Waiting>,
-    /// Transactions whose fate is not known.
+    /// Transactions whose result is not known.
     sent: BTreeMap<u64, Vec<Part>>,
     /// The transaction that the next one waits for.
     under_way: Option<u64>,
-    /// Whether the next transaction has one request only, because one with several did not hold.
+    /// Whether the next transaction has only one request, because one with several has failed.
     is_alone: bool,
 }
 
 #[derive(Debug)]
 struct Waiting {
     id: u64,
-    /// Deletions first, so that a request in several transactions gives up names before it claims them.
+    /// The rows, deletions first. A request in several transactions thus gives names up before it claims them.
     rows: Vec<RowChange>,
     basis: i64,
     until: Instant,
     /// How many of the rows are stored.
     stored: usize,
-    /// Rows that are not stored as the exit wanted them.
+    /// Rows that are stored differently from what the exit wanted.
     corrected: Vec<RowChange>,
     tries: u32,
 }
@@ -74,7 +74,7 @@ struct Part {
     corrected: Vec<RowChange>,
 }
 
-/// The watch's report about a transaction that held.
+/// The watch's report about a transaction that has succeeded.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Held {
     /// Rows of requests that were given up. The exit must be told of them.
@@ -116,12 +116,12 @@ impl Requests {
         Ok(())
     }
 
-    /// The oldest basis of any request that waits.
+    /// The oldest basis of all waiting requests.
     pub(crate) fn oldest_basis(&self) -> Option<i64> {
         self.waiting.iter().map(|request| request.basis).min()
     }
 
-    /// Forgets all requests, because their exit has gone. Transactions under way may still hold.
+    /// Forgets all requests, because their exit has gone. Transactions under way may still succeed.
     pub(crate) fn abandon(&mut self) {
         self.waiting.clear();
     }
@@ -139,7 +139,7 @@ impl Requests {
         answers
     }
 
-    /// Notes that the connection to the store is lost. Transactions that were sent may hold or not.
+    /// Notes that the connection to the store is lost. Transactions that were sent may or may not succeed.
     pub(crate) fn lose(&mut self) {
         self.under_way = None;
     }
@@ -162,7 +162,7 @@ impl Requests {
                 Ok((_, part)) if parts.is_empty() && part.is_whole_without_writing(request) => {
                     messages.extend(self.finish_first(revision));
                 }
-                // Answers come in the order of requests, so the remaining ones wait for those before them.
+                // Answers come in the order of requests, so the remaining requests wait for the earlier ones.
                 Err(Conflict) => break,
                 Ok((draft, part)) => {
                     if !draft.is_apart_from(&joined) || !joined.has_room_for(&draft) {
@@ -200,11 +200,11 @@ impl Requests {
         let answer = FleetMessage::Answer { id: request.id, outcome: Outcome::Stored { revision } };
         let corrected = request.corrected;
         let told = (!corrected.is_empty()).then_some(FleetMessage::Changes { revision, rows: corrected });
-        // At the answer, the exit applies the rows as it wanted them. The corrections must come after it.
+        // On the answer, the exit applies the rows as it wanted them. So the corrections must follow the answer.
         [answer].into_iter().chain(told).collect()
     }
 
-    /// Handles a transaction that has held.
+    /// Handles a transaction that has succeeded.
     pub(crate) fn held(&mut self, number: u64, revision: i64) -> Held {
         let mut held = Held::default();
         self.is_alone = false;
@@ -225,7 +225,7 @@ impl Requests {
         held
     }
 
-    /// Handles a transaction that has not held. Its requests are tried again.
+    /// Handles a transaction that has failed. Its requests are tried again.
     pub(crate) fn failed(&mut self, number: u64, revision: i64) -> Vec<FleetMessage> {
         let parts = self.settle(number);
         self.is_alone = parts.len() > 1;
@@ -238,7 +238,7 @@ impl Requests {
         if is_hopeless { self.refuse(revision) } else { Vec::new() }
     }
 
-    /// Records that the fate of a transaction is known, so that earlier ones cannot hold any more.
+    /// Records that the result of a transaction is known, so that earlier ones can no longer succeed.
     fn settle(&mut self, number: u64) -> Vec<Part> {
         self.under_way = self.under_way.filter(|under_way| *under_way > number);
         let parts = self.sent.remove(&number).unwrap_or_default();
@@ -248,7 +248,7 @@ impl Requests {
 }
 
 impl Waiting {
-    /// The next rows that fit into one transaction: all of them as a rule.
+    /// Returns the next rows that fit into one transaction. As a rule, that is all of them.
     fn part(&self, known: Known<'_>) -> Result<(Draft, Part), Conflict> {
         let known = Known { basis: self.basis, ..known };
         let rest = self.rows.get(self.stored..).unwrap_or_default();
@@ -256,7 +256,7 @@ impl Waiting {
         loop {
             let rows = rest.get(..count).unwrap_or_default();
             let draft = draft(known, rows, &self.rows)?;
-            // One row always fits: a client claims a name, four addresses and a next key at most.
+            // One row always fits, because a client claims at most a name, four addresses and a next key.
             if draft.fits() || count <= 1 {
                 let part =
                     Part { id: self.id, count, rows: draft.rows.clone(), corrected: draft.corrected.clone() };
@@ -268,7 +268,7 @@ impl Waiting {
 }
 
 impl Part {
-    /// Whether the rest of a request is in the store already.
+    /// Whether the store already has the rest of a request.
     fn is_whole_without_writing(&self, request: &Waiting) -> bool {
         self.rows.is_empty() && self.corrected.is_empty() && request.stored + self.count >= request.rows.len()
     }

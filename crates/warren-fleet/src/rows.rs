@@ -1,5 +1,5 @@
-//! The link's copy of the registry's rows, each with the revision of its latest change, and the changes by others that
-//! the exit may not have seen yet.
+//! The link's copy of the registry's rows, each with the revision of its latest change. Also the changes by others that the exit
+//! may not have seen yet.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -83,7 +83,7 @@ impl Rows {
         self.rows.contains_key(&id)
     }
 
-    /// Whether the store has something there, even if it cannot be read.
+    /// Whether the store has a value there, even one that cannot be read.
     pub(crate) fn is_there(&self, id: RowId) -> bool {
         self.has(id) || self.is_unreadable(id)
     }
@@ -97,6 +97,7 @@ impl Rows {
         match subject {
             Subject::Row(id) => {
                 let readable = self.rows.get(&id).map_or(0, |row| row.modified);
+                // An unreadable value is newer than the kept content, so its revision counts.
                 self.unreadable.get(&id).copied().unwrap_or(readable)
             }
             Subject::Prefixes => self.prefixes,
@@ -128,6 +129,7 @@ impl Rows {
     pub(crate) fn put(&mut self, content: RowChange, modified: i64) {
         let id = content.id();
         self.unreadable.remove(&id);
+        // The old claims are released first, because the new content may make some of them again.
         let before = self.rows.remove(&id);
         if let Some(Row { content: RowChange::Client { client: Some(client), key }, .. }) = &before {
             self.holders.release(client, *key);
@@ -151,6 +153,7 @@ impl Rows {
         for (id, modified) in self.unreadable.clone() {
             if let Some(row) = earlier.rows.get(&id).filter(|_| !self.rows.contains_key(&id)) {
                 self.put(row.content.clone(), row.modified);
+                // `put` has marked the row as readable.
                 self.cannot_read(id, modified);
             }
         }
@@ -187,8 +190,7 @@ impl Holders {
         }
     }
 
-    /// Forgets what a client claims. Within one transaction, another client may have claimed it already, and
-    /// keeps it.
+    /// Forgets what a client claims. If another client has already claimed something in the same transaction, that client keeps it.
     fn release(&mut self, client: &Client, key: PublicKey) {
         for claim in Claim::of(client) {
             match claim {
@@ -206,14 +208,14 @@ fn remove_own<K: Eq + std::hash::Hash>(holders: &mut HashMap<K, PublicKey>, clai
     }
 }
 
-/// The rows that others have changed, as they were before, in the order of revisions. A request is judged against the rows
-/// that the exit had seen.
+/// The rows that others have changed, with their content before the change, in the order of revisions. A request is checked against
+/// the rows that the exit had seen.
 #[derive(Debug, Default)]
 pub(crate) struct Unseen {
     changes: VecDeque<(i64, Vec<Before>)>,
 }
 
-/// The rows that others have changed, as they were before.
+/// Rows that others have changed, with their content before the change.
 pub(crate) type Before = (Subject, Option<RowChange>);
 
 impl Unseen {
@@ -234,11 +236,12 @@ impl Unseen {
     /// The row as the exit had seen it, if others have changed it since then.
     pub(crate) fn seen(&self, id: RowId, basis: i64) -> Option<&RowChange> {
         self.later(basis)
+            // The first change after the basis has the content that the exit saw at the basis.
             .find(|(other, _)| *other == Subject::Row(id))
             .and_then(|(_, before)| before.as_ref())
     }
 
-    /// Whether others have changed something since the exit saw it.
+    /// Whether others have changed a subject since the exit saw it.
     pub(crate) fn has_changed(&self, subject: Subject, basis: i64) -> bool {
         self.later(basis).any(|(other, _)| *other == subject)
     }

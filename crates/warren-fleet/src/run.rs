@@ -46,7 +46,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 /// The end of a connection to the store is logged only if the connection has lasted this long.
 const LASTING: Duration = Duration::from_secs(10);
 
-/// How often a store that must not be used is looked at again.
+/// How often the link checks again whether a store that it refused may be used.
 const REFUSED_PAUSE: Duration = Duration::from_secs(2);
 
 /// The directories of configuration, runtime files and state.
@@ -62,7 +62,7 @@ pub(crate) struct Directories<'a> {
 /// If the configuration or the copy on disk is wrong.
 pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     let config = FleetConfig::read(directories.config)?;
-    // A missing certificate is a mistake that no retry corrects.
+    // A missing certificate is a mistake that no retry corrects, so it is reported at once.
     config.store.options()?;
     let state = StateDirectory::new(directories.state);
     state.create()?;
@@ -78,7 +78,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     let sweeping = tokio::spawn(users::watch(runner.config.clone(), Arc::clone(&runner.is_used)));
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be watched")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
-    // Does not wait for the store: the exit gets the copy from the disk while the store is away.
+    // The unit is ready before the store answers, because the exit gets the copy from the disk until then.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let mut ticks = interval(Duration::from_millis(50));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -113,7 +113,7 @@ struct Runner {
     known: Option<(Meta, u64)>,
     /// The link's position before this process connected to the store.
     position: Option<Position>,
-    /// Whether the copy was read in this process, so that a watch can go on from there.
+    /// Whether this process has read the copy from the store, so that a watch can continue from there.
     is_live: bool,
     due: Due,
     is_recording: bool,
@@ -121,7 +121,7 @@ struct Runner {
     said: Said,
 }
 
-/// The failures that were logged already. The link tries again and again, but the log should say only once why it fails.
+/// The failures that were logged already. The link tries again and again, but the log should explain a failure only once.
 #[derive(Default)]
 struct Said {
     of_exit: Once,
@@ -158,7 +158,7 @@ struct StoreConnection {
     member: usize,
     pause: Duration,
     next: Instant,
-    /// Since when a member answers.
+    /// The time since when the member answers.
     up: Option<Instant>,
 }
 
@@ -243,7 +243,7 @@ impl Runner {
         self.link.store_answered(self.answered.get());
         match message {
             FromExit::Connected(sender) => self.exit = Some(sender),
-            // The connection is about to end. Earlier messages of the exit no longer belong to a session.
+            // The connection is about to end, so messages of the exit no longer belong to a session.
             FromExit::Said(_) if self.exit.is_none() => {}
             FromExit::Said(message) => {
                 let is_hello = matches!(message, ExitMessage::Hello { .. });
@@ -319,7 +319,7 @@ impl Runner {
                 }
                 self.is_recording = false;
                 self.link.store_refused(reason, now);
-                // `warren fleet recover` reads the disk, so the disk must contain what this link was told last.
+                // `warren fleet recover` reads the disk, so the disk must contain the latest rows of this link.
                 self.due.save = now;
                 self.store.end(Some(REFUSED_PAUSE));
             }
@@ -331,7 +331,7 @@ impl Runner {
         match outcome {
             Recorded::Stored => self.link.sessions_stored(batch, now),
             Recorded::Conflict => self.link.sessions_refused(batch, now),
-            // All records follow with the new lease.
+            // All records are written again with the new lease.
             Recorded::LeaseEnded => {}
         }
     }
@@ -392,14 +392,14 @@ impl Runner {
 
     /// Connects to the next member of the store.
     fn connect(&mut self) {
-        // Reads the files again, so that a renewed certificate needs no restart.
+        // The files are read again, so that a renewed certificate needs no restart.
         let options = match self.config.store.options() {
             Ok(options) => options,
             Err(error) => return self.lost(format!("{error:#}"), None),
         };
         let (commands, receiver) = mpsc::channel(256);
         let (report, reports) = mpsc::channel(256);
-        // The store may have been recovered since this link saw it last, whether the link noticed the backup or not.
+        // The store may have been recovered since this link last saw it, even if the link did not notice the backup.
         let rows = Arc::clone(self.link.rows());
         let setup = Setup {
             options,
@@ -454,7 +454,7 @@ impl Runner {
         let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
         let Some((position, (meta, _))) = self.current_position().zip(self.known.clone()) else { return };
         if !is_saving && self.disk.has_failed.swap(false, Ordering::Relaxed) {
-            // Saves everything once more, because the failed save has left the disk out of date.
+            // Everything is saved once more, because the failed save has left the disk out of date.
             (self.disk.position, self.disk.changes) = (None, u64::MAX);
         }
         if is_saving || !self.is_live || self.disk.position.as_ref() == Some(&position) {
@@ -487,24 +487,24 @@ impl Runner {
     async fn stop(mut self) {
         self.store.send(ToStore::EndLease(self.lease.swap(0, Ordering::Relaxed)));
         if let Some(saving) = self.disk.saving.take() {
-            // If it failed, the failure was logged.
+            // A failure was logged already.
             let _ = saving.await;
         }
         self.save();
         if let Some(saving) = self.disk.saving.take() {
             let _ = saving.await;
         }
-        // Gives the connection's task time to hand the lease back. If it does not succeed, the lease expires.
+        // The connection's task needs a moment to give the lease back. If it cannot, the lease expires.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-/// Exits begin with different members, so that they are spread evenly over the members.
+/// Exits begin with different members, so that they are spread evenly.
 fn first_member(config: &FleetConfig) -> usize {
     config.exit.as_str().bytes().map(usize::from).sum()
 }
 
-/// Returns a random text that nobody else has.
+/// Returns a random text that nobody else uses.
 pub(crate) fn random_name() -> anyhow::Result<String> {
     let mut bytes = [0; 12];
     getrandom::fill(&mut bytes).context("the operating system gave no random bytes")?;

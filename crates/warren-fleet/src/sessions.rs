@@ -1,9 +1,10 @@
 //! Decides which exit has a client's session.
 //!
-//! An exit does not wait for the store before it welcomes a client. So a fresh session takes the record from any other exit. One that
-//! could not be recorded for a while, because the store was away, yields to a record that somebody else has made meanwhile.
+//! An exit does not wait for the store before it welcomes a client. So a fresh session takes the record from any other exit. If a
+//! session could not be recorded for a while, because the store was away, it yields to a record that another exit has made since.
 //!
-//! A client process numbers its sessions. Between two sessions of one process, the numbers decide, whenever the store hears of them.
+//! A client process numbers its sessions. Between two sessions of one process, the numbers decide, no matter when the store
+//! receives them.
 //!
 //! A client that keeps opening sessions or reporting that it stays causes a limited number of writes to the store ([`MOST_WRITES`]).
 
@@ -27,10 +28,10 @@ const MOST_WRITES: u32 = 8;
 /// How long a write of a client's record counts.
 const PACE: Duration = Duration::from_secs(10);
 
-/// How long a record that the store refuses waits, unless somebody else changes it.
+/// How long the link waits with a record that the store refuses, unless somebody else changes it.
 const PUT_OFF: Duration = Duration::from_secs(1);
 
-/// After this many refusals, the log says so.
+/// After this many refusals of one record, the link logs a warning.
 const MANY_REFUSALS: u32 = 10;
 
 /// Records with the revisions of their latest changes. `None` stands for a record that cannot be read.
@@ -41,7 +42,7 @@ pub(crate) type Records = BTreeMap<PublicKey, (i64, Option<SessionRecord>)>;
 pub(crate) struct Sessions {
     records: Records,
     own: BTreeMap<PublicKey, Own>,
-    /// Nonces of sessions that are over and whose records may be there.
+    /// Nonces of sessions that are over and whose records may still exist.
     closed: BTreeMap<PublicKey, Vec<u8>>,
     /// The keys whose records may have to be written, each with the number of its latest change.
     unsent: BTreeMap<PublicKey, u64>,
@@ -49,7 +50,8 @@ pub(crate) struct Sessions {
     change: u64,
     /// The clients whose records were written within [`PACE`]: the start of the count, and the number of writes.
     written: BTreeMap<PublicKey, (Instant, u32)>,
-    /// How many records the next batch may have, if a batch was refused. One record that the store refuses must not hold up others.
+    /// Maximum number of records of the next batch, if a batch was refused. One record that the store refuses must not delay
+    /// others.
     narrowed: Option<usize>,
     refused: BTreeMap<PublicKey, Refusal>,
 }
@@ -73,7 +75,7 @@ struct Own {
 }
 
 impl Own {
-    /// Whether the client's session is the one in another exit's record, and not this one.
+    /// Whether another exit's record holds the client's session instead of this exit.
     fn yields(&self, modified: i64, record: &SessionRecord, now: Instant) -> bool {
         match self.by_claim(record) {
             Ordering::Less => true,
@@ -113,14 +115,14 @@ impl Sessions {
         self.changed(key);
     }
 
-    /// Records that a key's record may have to be written, no matter what is being written now.
+    /// Notes that a key's record may have to be written, no matter what is being written now.
     fn changed(&mut self, key: PublicKey) {
         self.change += 1;
         self.unsent.insert(key, self.change);
     }
 
-    /// Records that a session here is over. The exit says this before it says that the key has another session, which may have
-    /// the same nonce.
+    /// Records that a session here is over. The exit reports this before it reports another session of the key, which may have the
+    /// same nonce.
     pub(crate) fn close(&mut self, key: PublicKey, nonce: Vec<u8>) {
         if self.own.get(&key).is_some_and(|own| own.nonce == nonce) {
             self.own.remove(&key);
@@ -137,7 +139,7 @@ impl Sessions {
         self.refused.clear();
     }
 
-    /// Writes all records again, because they are gone with an earlier lease, or soon will be.
+    /// Writes all records again, because they are gone with an earlier lease, or will be soon.
     pub(crate) fn send_all_again(&mut self) {
         self.own.keys().copied().collect::<Vec<_>>().into_iter().for_each(|key| self.changed(key));
     }
@@ -169,7 +171,7 @@ impl Sessions {
     ) -> Option<FleetMessage> {
         let Some(record) = record else {
             self.records.remove(&key);
-            // A lease of ours has ended while the session lives on.
+            // The link's own lease has ended, while the session continues.
             if self.own.contains_key(&key) {
                 self.changed(key);
             }
@@ -177,17 +179,17 @@ impl Sessions {
         };
         let is_elsewhere = record.exit != *me;
         if !is_elsewhere && !self.own.contains_key(&key) {
-            // The session was over before its record was there.
+            // The session was over before its record appeared.
             self.closed.insert(key, record.nonce());
             self.changed(key);
         }
         self.records.insert(key, (modified, Some(record.clone())));
-        // If a session's own record is still to be written, this is decided once it is written.
+        // If a record of this exit must still be written, the decision is made when it is written.
         if !is_elsewhere || self.unsent.contains_key(&key) {
             return None;
         }
         if self.own.get(&key)?.by_claim(&record) == Ordering::Greater {
-            // The other exit's record is late: it is of an older session of the client.
+            // The other exit's record is late and belongs to an older session of the client.
             self.changed(key);
             return None;
         }
@@ -195,7 +197,7 @@ impl Sessions {
         Some(elsewhere(key, record))
     }
 
-    /// The next records to write, and sessions that have lost to others.
+    /// Returns the next records to write, and a message for each session that another exit has taken over.
     pub(crate) fn batch(
         &mut self,
         me: &ExitId,
@@ -218,6 +220,7 @@ impl Sessions {
             .map(|(key, change)| (*key, *change))
             .filter(|(key, _)| may_write(key) || is_planted(Bug::RecordsWithoutPace))
             .filter(|(key, _)| !is_put_off(key))
+            // Each record needs one comparison and one operation of the transaction.
             .take(self.narrowed.unwrap_or(MAX_OPERATIONS))
             .collect();
         for (key, change) in due {
@@ -236,6 +239,7 @@ impl Sessions {
                 }
                 (Some(own), _) => serde_json::to_vec(&SessionRecord::new(me, &own.nonce, own.claim)).ok(),
                 (None, _) => {
+                    // The session is over. Its record is deleted only if it still belongs to this session.
                     let nonce = self.closed.get(&key);
                     let is_there = record
                         .is_some_and(|(_, record)| record.exit == *me && nonce == Some(&record.nonce()));
@@ -255,9 +259,10 @@ impl Sessions {
         (batch, lost)
     }
 
-    /// Handles the store's refusal of a batch: one of its records has changed since this link last saw it. As a rule, the change is
-    /// about to arrive. Batches become smaller until the refused record is found.
+    /// Handles the store's refusal of a batch: one of its records has changed since this link last saw it. As a rule, the change
+    /// arrives soon. Batches become smaller until the refused record is found.
     pub(crate) fn refused(&mut self, batch: &SessionBatch, now: Instant) {
+        // The store does not say which record it refuses, so batches are halved until only that record is left.
         let [(key, _)] = batch.sessions[..] else {
             self.narrowed = Some((batch.sessions.len() / 2).max(1));
             return;
@@ -274,10 +279,10 @@ impl Sessions {
         self.refused.insert(key, Refusal { modified, times, until: now + PUT_OFF });
     }
 
-    /// Records that a batch is stored. If a key has changed again meanwhile, it stays unsent, even if its session has the same
-    /// nonce: the session may have another number, or an earlier lease.
+    /// Records that a batch is stored. If a key has changed again since, it stays unsent, even if its session has the same nonce:
+    /// the session may have another number, or an earlier lease.
     pub(crate) fn stored(&mut self, batch: &SessionBatch, now: Instant) {
-        // Each batch that is stored allows a larger one again.
+        // After each stored batch, the next one may be larger again.
         self.narrowed = self.narrowed.map(|most| most * 2).filter(|most| *most < MAX_OPERATIONS);
         for (key, change) in &batch.sessions {
             self.written.entry(*key).or_insert((now, 0)).1 += 1;

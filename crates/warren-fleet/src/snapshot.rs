@@ -91,9 +91,10 @@ impl StateDirectory {
         let mut snapshot = decode(&bytes).with_context(damaged)?;
         let newer = self.load_position()?.filter(|it| {
             it.fleet == snapshot.position.fleet
+                // The epoch counts first, because revisions of different epochs cannot be compared.
                 && (it.epoch, it.revision) > (snapshot.position.epoch, snapshot.position.revision)
         });
-        // Only the position is newer; the copy keeps its age.
+        // Only the position is newer. The copy keeps its age.
         snapshot.position = newer.unwrap_or(snapshot.position);
         Ok(Some(snapshot))
     }
@@ -116,6 +117,7 @@ impl StateDirectory {
     /// If the copy cannot be written. In that case the old one is unchanged.
     pub(crate) fn save(&self, snapshot: &Snapshot) -> anyhow::Result<()> {
         let bytes = encode(snapshot)?;
+        // Only the owner may read the file, because clients' rows contain preshared keys.
         write_atomic(&self.snapshot(), &bytes, 0o600)
             .with_context(|| format!("{} cannot be written", self.snapshot().display()))
     }
@@ -172,7 +174,7 @@ pub(crate) fn decode(bytes: &[u8]) -> anyhow::Result<Snapshot> {
     let text = std::str::from_utf8(bytes).context("it is not text")?;
     let (rest, sum) =
         text.strip_suffix('\n').and_then(|text| text.rsplit_once('\n')).context("its end is missing")?;
-    // The checksum covers the line feed before it, too.
+    // The checksum also covers the line feed before it.
     let body = text.get(..=rest.len()).unwrap_or_default();
     if checksum(body.as_bytes()) != sum {
         bail!("its checksum is wrong");

@@ -21,7 +21,7 @@ use crate::meta::{Found, Meta};
 use crate::rows::{Rows, Unseen};
 use crate::transaction::{Draft, Expected, Known, draft};
 
-/// How long a member of etcd may take to answer. Then another one is tried.
+/// How long a member of etcd may take to answer. After that, another one is tried.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(1200);
 
 /// The most keys in one answer while everything is read.
@@ -50,7 +50,7 @@ impl StoreOptions {
     /// If it cannot be reached, does not prove who it is, or refuses this client.
     pub(crate) async fn connect(&self, endpoint: &str) -> anyhow::Result<Client> {
         let mut options =
-            // Otherwise the watch of a member that is cut off from the others would stay open and silent.
+            // Without this option, the watch of a member that is cut off from the others would stay open and silent.
             ConnectOptions::new().with_require_leader(true).with_connect_timeout(ANSWER_TIMEOUT);
         if endpoint.starts_with("https://") {
             let mut tls = TlsOptions::new();
@@ -91,7 +91,7 @@ impl StoreOptions {
         let asked =
             timeout(ANSWER_TIMEOUT, client.get("/warren/", None)).await.context("it does not answer")?;
         match asked {
-            // This user may read only its own fleet, so the member works.
+            // This user may read only its own fleet's keys. The answer shows that the member works.
             Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("permission denied") => {
             }
             asked => drop(in_words(asked)?),
@@ -100,7 +100,7 @@ impl StoreOptions {
     }
 }
 
-/// An answer of etcd, with its error as a sentence.
+/// Returns an answer of etcd, with its error as a sentence.
 pub(crate) fn in_words<T>(answer: Result<T, etcd_client::Error>) -> anyhow::Result<T> {
     answer.map_err(|error| anyhow::anyhow!("{}", sentence(&error)))
 }
@@ -121,12 +121,12 @@ fn sentence(error: &etcd_client::Error) -> String {
     text
 }
 
-/// Reads a fleet's agreement, and the state in which the store is.
+/// Reads a fleet's agreement, and the state of the store.
 pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
     let kinds: [fn(ExitId) -> Key; 4] = [Key::Position, Key::Written, Key::Member, Key::RemovedExit];
     let mut gets = vec![TxnOp::get(keys.name(&Key::Meta), None)];
     gets.extend(kinds.map(|kind| TxnOp::get(keys.name(&kind(me.clone())), None)));
-    // Uses one transaction, so that everything read is of one revision.
+    // One transaction reads everything, so that it is all of one revision.
     let answer = in_words(client.txn(Txn::new().and_then(gets)).await)?;
     let header = answer.header().context("etcd's answer has no header")?;
     let mut found = Found {
@@ -160,7 +160,7 @@ pub(crate) async fn read_all(client: &Client, keys: &Keys) -> anyhow::Result<(i6
     read_pages(client, keys, || ()).await
 }
 
-/// As [`read_all`], and calls `has_answered` after each answer of the store.
+/// Does the same as [`read_all`], and calls `has_answered` after each answer of the store.
 async fn read_pages(
     client: &Client,
     keys: &Keys,
@@ -193,7 +193,7 @@ async fn read_pages(
             }
             pairs.extend(pairs_of(&page));
             match page.kvs().last() {
-                // No key lies between a key and the same key with a zero byte after it.
+                // The next key that can exist is this key with a zero byte after it.
                 Some(last) if page.more() => start = [last.key(), b"\0"].concat(),
                 _ => break,
             }
@@ -206,7 +206,7 @@ pub(crate) fn pairs_of(response: &GetResponse) -> Vec<Pair> {
     response.kvs().iter().map(|kv| Pair::new(kv.key(), kv.value(), kv.mod_revision())).collect()
 }
 
-/// Whether a transaction's reading has found its key.
+/// Whether a transaction's read operation has found its key.
 pub(crate) fn has_found(response: &TxnOpResponse) -> bool {
     matches!(response, TxnOpResponse::Get(response) if !response.kvs().is_empty())
 }
@@ -221,7 +221,7 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
-/// A lease, and which keys have it.
+/// A lease, and a function that says which keys have it.
 type Lease<'a> = (i64, &'a dyn Fn(&str) -> bool);
 
 /// Converts a transaction into etcd's form. Puts of `leased` keys get the lease.
@@ -251,7 +251,7 @@ fn operation(key: &str, value: Option<&[u8]>, lease: Option<Lease<'_>>) -> TxnOp
     TxnOp::put(key, value, lease.map(|(lease, _)| PutOptions::new().with_lease(lease)))
 }
 
-/// Makes changes for a command, or while a link starts. Each group holds as a whole or not at all. Returns the groups that
+/// Makes changes for a command, or while a link starts. Each group succeeds as a whole or not at all. Returns the groups that
 /// conflict with rows that others have stored.
 ///
 /// # Errors
@@ -279,7 +279,7 @@ pub(crate) async fn apply(
         } else if count == 1 {
             refused.extend(waiting.pop_front());
         } else {
-            // One of the groups conflicts, so each is tried alone.
+            // One of the groups conflicts, so each one is now tried alone.
             is_alone = true;
         }
     }

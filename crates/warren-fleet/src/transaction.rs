@@ -1,7 +1,7 @@
 //! Makes transactions of etcd from the rows that an exit wants.
 //!
-//! A transaction holds only if each row that it writes is as the link knows it, and if nobody has taken what it newly claims: names,
-//! addresses, next keys, and keys that were removed. So at most one of several exits gets them.
+//! A transaction succeeds only under two conditions. Each row that it writes must be as the link knows it, and nobody may have
+//! taken what it newly claims: names, addresses, next keys, and keys that were removed. So at most one of several exits gets them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use crate::keys::{Key, Keys, holder_text};
 use crate::planted::{Bug, is_planted};
 use crate::rows::{Claim, Rows, Subject, Unseen};
 
-/// Maximum number of comparisons, and of operations, of one transaction. etcd allows 128 (`--max-txn-ops`). A few are for the
-/// link itself.
+/// Maximum number of comparisons, and of operations, of one transaction. etcd allows 128 (`--max-txn-ops`). The link itself needs a
+/// few of these.
 pub(crate) const MAX_OPERATIONS: usize = 120;
 
 /// The state of a key that a transaction requires.
@@ -27,7 +27,7 @@ pub(crate) enum Expected {
     Present,
 }
 
-/// Comparisons and operations by key, and how the rows will be.
+/// Comparisons and operations by key, and the rows that result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Draft {
     pub(crate) expected: BTreeMap<String, Expected>,
@@ -35,7 +35,7 @@ pub(crate) struct Draft {
     pub(crate) operations: BTreeMap<String, Option<Vec<u8>>>,
     /// The rows as they will be stored.
     pub(crate) rows: Vec<RowChange>,
-    /// The rows that will not be as the exit wants them.
+    /// The rows that will be stored differently from what the exit wants.
     pub(crate) corrected: Vec<RowChange>,
     /// The subjects that the transaction touches besides its rows.
     pub(crate) touched: BTreeSet<Subject>,
@@ -56,7 +56,7 @@ impl Draft {
         !keys.any(|key| other.expected.contains_key(key) || other.operations.contains_key(key))
     }
 
-    /// Whether there is room for a draft that has no key in common with this one.
+    /// Whether a draft with no key in common with this one still fits.
     pub(crate) fn has_room_for(&self, other: &Self) -> bool {
         self.expected.len() + other.expected.len() <= MAX_OPERATIONS
             && self.operations.len() + other.operations.len() <= MAX_OPERATIONS
@@ -116,13 +116,12 @@ impl Drafting<'_> {
         }
         let current = self.known.rows.content(id);
         if row == current && !self.known.rows.is_unreadable(id) {
-            // In a transaction with other requests, the answer comes later. Nobody else may change the row before
-            // that.
+            // In a transaction with other requests, the answer comes later. Until then, nobody else may change the row.
             self.expect(Subject::Row(id));
             return Ok(());
         }
-        // Checked no matter what the exit has seen: an invitation belongs to the first key that used it, and to the key that
-        // replaces that one.
+        // This check does not depend on what the exit has seen. An invitation belongs to the first key that used it, and to the key
+        // that replaces that one.
         if let (Some(user), Some(invitation)) = (used_by(&current), invitation_of(&row))
             && invitation.used_by != Some(user)
             && !self.request.contains(&RowId::Client(user).deletion())
@@ -142,7 +141,7 @@ impl Drafting<'_> {
         Ok(())
     }
 
-    /// The row to store. Rows that others have changed since the exit saw them are merged if only dates differ.
+    /// Returns the row to store. If others have changed the row since the exit saw it, merges the changes if only dates differ.
     fn merged(&self, wanted: &RowChange) -> Result<RowChange, Conflict> {
         let id = wanted.id();
         let current = self.known.rows.content(id);
@@ -150,12 +149,12 @@ impl Drafting<'_> {
         let Some(seen) = self.known.unseen.seen(id, basis) else {
             return Ok(wanted.clone());
         };
-        // The others' changes have undone each other, or have made the change that is wanted.
+        // The others' changes have cancelled each other, or have already made the wanted change.
         if *seen == current || *wanted == current {
             return Ok(wanted.clone());
         }
         match (client_of(wanted), client_of(seen), client_of(&current)) {
-            // No matter who else has changed the client, its key is gone for good.
+            // No matter who else has changed the client, its key is removed for good.
             (None, _, _) if self.is_revocation(id) => Ok(wanted.clone()),
             (Some(wanted), Some(seen), Some(current)) => Ok(merged_client(wanted, seen, current)?.into()),
             (None, Some(seen), Some(current)) if without_dates(seen) == without_dates(current) => {
@@ -245,13 +244,13 @@ impl Drafting<'_> {
         for (claim, key) in std::mem::take(&mut self.claims) {
             let name = self.claim_name(&claim);
             let expected = match (self.releases.remove(&claim), self.known.rows.holder(&claim)) {
-                // Links do not follow the keys of claims, so a claim's revision is not known, but its value is.
+                // Links do not follow the keys of claims. So a claim's revision is not known, but its value is.
                 (Some(holder), _) => Expected::Value(holder_text(holder)),
                 (None, None) => Expected::Modified(0),
                 (None, Some(_)) => return Err(Conflict),
             };
             if let Claim::NextKey(next) = claim {
-                // The next key must not be a client's key already, nor a removed one.
+                // The next key must not be another client's key already, nor a removed key.
                 self.must_be_missing(RowId::Client(next))?;
                 self.must_be_missing(RowId::Removed(next))?;
             }
@@ -259,7 +258,7 @@ impl Drafting<'_> {
             self.draft.operations.insert(name, Some(holder_text(key)));
         }
         for claim in std::mem::take(&mut self.releases).into_keys() {
-            // Needs no condition: the row of the client that gives the claim up must be as it is known.
+            // This needs no condition of its own: the row of the client that gives the claim up must be as it is known.
             self.draft.operations.insert(self.claim_name(&claim), None);
         }
         self.keys_are_nobodys_next()?;
@@ -284,7 +283,7 @@ impl Drafting<'_> {
         for key in keys {
             let name = self.known.keys.next_key(key);
             match self.draft.operations.get(&name) {
-                // The request gives the next key up.
+                // The same request gives the next key up.
                 Some(None) => {}
                 Some(Some(_)) => return Err(Conflict),
                 None if self.known.rows.holder(&Claim::NextKey(key)).is_some() => return Err(Conflict),
@@ -338,7 +337,7 @@ fn merged_client(wanted: &Client, seen: &Client, current: &Client) -> Result<Cli
     Ok(Client { last_seen: wanted.last_seen.max(current.last_seen), exit_key, ..base.clone() })
 }
 
-/// The client without what each exit writes while the client is connected.
+/// Returns the client without the values that each exit writes while the client is connected.
 fn without_dates(client: &Client) -> Client {
     Client { last_seen: None, exit_key: None, ..client.clone() }
 }

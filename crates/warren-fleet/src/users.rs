@@ -24,7 +24,7 @@ const EVERY: Duration = Duration::from_secs(10);
 /// The record of how an exit got its etcd user, `us/EXIT`. It is written with the ticket, before the user is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Grant {
-    /// The digest of the latest ticket. Empty if the exit was removed, or has left, and its user is still there.
+    /// The digest of the latest ticket. Empty if the exit was removed or has left, and its user still exists.
     pub(crate) ticket: String,
     /// The random text of the host that has used the ticket. `None` while the ticket is unused.
     #[serde(default)]
@@ -58,7 +58,7 @@ pub(crate) async fn add(
 ) -> anyhow::Result<()> {
     let _: Option<RoleAddResponse> = unless(auth.role_add(name).await, "already exists")?;
     in_words(auth.role_grant_permission(name, Permission::read_write(keys.prefix()).with_prefix()).await)?;
-    // This is the user of an earlier ticket. Its password is no longer needed.
+    // This removes the user of an earlier ticket, whose password is no longer needed.
     let _ = auth.user_delete(name).await;
     let options = password.is_none().then(|| UserAddOptions::new().with_no_pwd());
     in_words(auth.user_add(name, password.unwrap_or_default(), options).await)?;
@@ -90,7 +90,7 @@ pub(crate) async fn remove_of(client: &mut Client, keys: &Keys, exit: &ExitId) -
     Ok(was_there)
 }
 
-/// The answer, or `None` if the error says that there was nothing to do.
+/// Returns the answer, or `None` if the error says that there was nothing to do.
 fn unless<T>(answer: Result<T, etcd_client::Error>, nothing: &str) -> anyhow::Result<Option<T>> {
     match in_words(answer) {
         Err(error) if error.to_string().contains(nothing) => Ok(None),
@@ -146,8 +146,8 @@ pub(crate) async fn is_open(client: &mut Client, keys: &Keys, grant: &Grant) -> 
 pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> anyhow::Result<bool> {
     let name = user_name(keys.name_of_fleet(), &granted.exit);
     let mut auth = client.auth_client();
-    // Checked before anything is written, because most links may not remove users. Only a user with that right can see other
-    // users.
+    // This is checked before anything is written, because most links may not remove users. Only a user with that right can see
+    // other users.
     let found =
         timeout(ANSWER_TIMEOUT, auth.user_get(name.as_str())).await.context("the store does not answer")?;
     unless(found, "user name not found")?;
@@ -158,7 +158,7 @@ pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> 
         Compare::version(keys.name(&Key::Member(granted.exit.clone())), CompareOp::Equal, 0),
     ];
     let began = Instant::now();
-    // A new ticket for this exit waits until the removal is over. Otherwise its user might be the one that is removed.
+    // A new ticket for this exit waits until the removal is over. Otherwise the removal could hit the new ticket's user.
     let ending = serde_json::to_vec(&Grant { is_ending: true, ..granted.grant.clone() })?;
     let mark = TxnOp::put(key.as_str(), ending, None);
     let marking = timeout(ANSWER_TIMEOUT, client.txn(Txn::new().when(compares).and_then([mark]))).await;
@@ -167,8 +167,8 @@ pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> 
         return Ok(false);
     }
     let marked = answer.header().context("etcd's answer has no header")?.revision();
-    // A late answer, for example after this host was paused, says nothing about the present: a new ticket waits only for
-    // a while.
+    // If the answer is late, for example because this host was paused, the mark may no longer protect the user, because a new
+    // ticket waits only for a while.
     if began.elapsed() > 2 * ANSWER_TIMEOUT {
         bail!("the store's answer came too late");
     }
@@ -193,7 +193,8 @@ pub(crate) async fn void_tickets(client: &mut Client, keys: &Keys, exit: &ExitId
     Ok(is_found)
 }
 
-/// Keeps the user of an exit that has joined since the backup: after a recovery, the store may know less than the copy.
+/// Keeps the user of an exit that has joined since the backup. After a recovery, the store may know less about that exit than the
+/// copy.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -236,7 +237,7 @@ async fn sweep(config: &FleetConfig, keys: &Keys, client: &mut Option<Client>) -
         Some(client) => client,
         None => client.insert(config.store.options()?.connect_any().await?),
     };
-    // A user can see itself, but cannot remove itself.
+    // A user can see itself, but cannot remove itself, so this exit is left out.
     let others = unused(client, keys).await?.into_iter().filter(|granted| granted.exit != config.exit);
     for granted in others {
         match end(client, keys, &granted).await {
@@ -245,7 +246,7 @@ async fn sweep(config: &FleetConfig, keys: &Keys, client: &mut Option<Client>) -
                 granted.exit
             ),
             Ok(false) => {}
-            // Another link may have the right, or the operator, who sees the user in `warren fleet status`.
+            // Another link may have the right. The operator also sees the user in `warren fleet status`.
             Err(error) if format!("{error:#}").contains("permission denied") => {}
             Err(error) => return Err(error),
         }

@@ -142,16 +142,16 @@ impl ClientSession {
         self.config.moves_without_gap = moves_without_gap;
     }
 
-    /// Tells the exit that the client keeps this session, although it has opened another one at another exit of the
-    /// fleet. Otherwise this exit could hear of the other session from the store and end this one. `claim` must be higher
-    /// than that of every earlier session.
+    /// Tells the exit that the client keeps this session, although it has opened another one at another exit of the fleet. Without
+    /// this message, this exit could learn of the other session from the store and end this one. `claim` must be higher than that
+    /// of every earlier session.
     pub fn stay(&mut self, claim: u64) {
         self.config.claim = claim;
         if planted_moves::is_planted(planted_moves::Bug::StayUnsaid) {
             return;
         }
-        // A connection may be lost before the exit has read this, so every connection sends it, including later
-        // ones.
+        // This connection may break before the exit reads the message. So every connection sends it, including those that attach
+        // later.
         self.stays = true;
         for index in 0..self.config.connections {
             if self.link(index).is_some_and(|link| link.attached_since().is_some()) {
@@ -216,8 +216,8 @@ impl ClientSession {
         self.cut_waits_short(now);
     }
 
-    /// Gives up every connection of the session, because the caller found a better path to an exit. The caller reports the new
-    /// connection as connected with index 0. The session itself continues.
+    /// Gives up every connection of the session, because the caller is connecting over a better path. The caller reports that new
+    /// connection with [`Self::connected`] and index 0. The session itself continues.
     pub fn change_ways(&mut self, now: Instant) {
         if matches!(self.state, ClientState::Idle | ClientState::Stopped(_)) {
             return;
@@ -249,7 +249,8 @@ impl ClientSession {
         }
     }
 
-    /// Handles the exit's reason for ending a connection. `closing` is the code to close it with, unless it is closed already.
+    /// Handles the exit's reason for ending a connection. `closing` is the code for closing the connection, or `None` if it is
+    /// closed already.
     fn farewell(&mut self, now: Instant, index: u32, reason: Goodbye, closing: Option<Goodbye>) {
         let restarted = matches!(reason, Goodbye::UnknownSession | Goodbye::Restarting | Goodbye::Draining);
         if reason.is_final() && !is_planted(Bug::FinalGoodbyeIgnored) {
@@ -262,7 +263,7 @@ impl ClientSession {
         }
     }
 
-    /// Handles a failed connection or attempt: reports the consequence for traffic, and plans the next attempt.
+    /// Handles a failed connection or attempt: reports that traffic has stopped, if it has, and plans the next attempt.
     fn lost(&mut self, now: Instant, index: u32, loss: Loss) {
         let was_up = self.up_count() > 0;
         let was_stable = self.drop_link(index, loss.closing).is_some_and(|since| link::is_stable(since, now));
@@ -290,7 +291,8 @@ impl ClientSession {
         let was_up = self.up_count() > 0;
         let was_stable = self.session.take().is_some_and(|session| link::is_stable(session.since, now));
         self.drop_link(index, loss.closing);
-        // Otherwise, a restart that comes a day after the last one would count as an outage of a day, with a wait of 30 s.
+        // Without a new outage, two restarts that are a day apart would count as an outage of one day, and the client would wait
+        // half a minute.
         if was_stable {
             self.begin_outage(now);
         }
@@ -303,8 +305,8 @@ impl ClientSession {
         if was_up {
             self.say_down(now, &loss);
         }
-        // A restarted exit answers UnknownSession and is ready. An exit that is restarting or draining is not, so it gets a
-        // pause.
+        // An exit that answers UnknownSession has restarted already and is ready. An exit that is still restarting, or draining, is
+        // not ready, so the client pauses first.
         let at_once = was_stable && loss.goodbye == Some(Goodbye::UnknownSession);
         if at_once { self.attempt(now, 0) } else { self.plan(now, 0, false, &loss) }
     }
@@ -319,7 +321,7 @@ impl ClientSession {
             | ClientState::Stopped(_) => now,
         };
         self.state = ClientState::Down { since, reason: loss.why.clone() };
-        // The driver does not search for another path to an exit that answered, even if this side refused the answer.
+        // The driver searches for another path only if the exit did not answer. An exit whose answer this side refused did answer.
         let goodbye = loss.goodbye.or(loss.closing.filter(|_| loss.answered));
         self.actions.push_back(ClientAction::Down { reason: loss.why.clone(), goodbye });
     }

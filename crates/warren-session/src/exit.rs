@@ -1,7 +1,7 @@
 //! The exit's side of sessions, without I/O: connections, bytes and time go in, [`ExitAction`]s come out.
 //!
-//! The caller numbers connections, never reuses a number, reports their events, and carries out every action in order after each
-//! call. Nothing else is required of it: bytes may be hostile, and events of closed connections are ignored.
+//! The caller numbers connections and never reuses a number. It reports their events, and after each call it carries out every
+//! action in order. Nothing else is required of it: bytes may be hostile, and events of closed connections are ignored.
 
 mod action;
 mod admin;
@@ -53,11 +53,12 @@ use crate::planted::{Bug, is_planted};
 use crate::pool::AddressPool;
 use crate::{Entropy, PublicKey};
 
-/// How long a session without connections stays attachable. If its last connection ended by the idle timeout, which is longer,
-/// the session ends at once.
+/// How long a session without connections stays attachable. The idle timeout is longer, so a session whose last connection ended by
+/// it ends at once.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Interval of `last_seen` updates for online clients. After a crash, a full pool takes leases back in the order of `last_seen`.
+/// Interval of `last_seen` updates for online clients. An exit that restarts after a crash knows only these dates. If its pool is
+/// full, the clients with the oldest dates lose their leases first.
 const LAST_SEEN_INTERVAL: Duration = Duration::from_secs(600);
 
 /// How many connections of one key may wait for their first message, in addition to those of one full session. They cover
@@ -102,7 +103,7 @@ struct WallClock {
 
 impl WallClock {
     fn at(self, now: Instant) -> SystemTime {
-        // The clock is read again and again, so a moment may lie before the latest reading.
+        // The wall clock is read now and then, so the asked moment may lie before the latest reading.
         let at = match now.checked_duration_since(self.instant) {
             Some(later) => self.wall.checked_add(later),
             None => self.wall.checked_sub(self.instant.saturating_duration_since(now)),
@@ -130,7 +131,7 @@ impl ExitSessions {
         registry.compact();
         pool.compact();
         let mut store = StoreState::default();
-        // The store still has the leases that no longer fit.
+        // The store still has the leases that no longer fit, so it must learn that they are gone.
         lost.into_iter().for_each(|key| store.owe(RowId::Client(key)));
         // Session numbers start at a random one, so that a session of an earlier run is not mistaken for one of this run.
         let mut first_session = [0; 8];
@@ -236,7 +237,7 @@ impl ExitSessions {
         self.sessions.get(&session)
     }
 
-    /// The address pool, which also contains the exit's own inner addresses.
+    /// The address pool. It also knows the exit's own inner addresses.
     pub fn pool(&self) -> &AddressPool {
         &self.pool
     }

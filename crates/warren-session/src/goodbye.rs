@@ -1,4 +1,4 @@
-//! The reasons with which a side leaves: a closed set, with their codes and the sentences that a user reads.
+//! The reasons with which a side leaves. They are a closed set, with their codes and with sentences for the user.
 
 mod violation;
 
@@ -34,8 +34,8 @@ pub enum Goodbye {
     Full,
     /// The exit is being taken out of service. Its clients move to other exits.
     Draining,
-    /// The exit's store has not confirmed an enrolment, or a client's first addresses, in time. Or another change of the client is
-    /// still being stored.
+    /// The exit's store has not confirmed an enrolment, or a client's first addresses, in time. This reason also means that another
+    /// change of the client is still being stored.
     NotStored,
     /// The handshake was not finished within [`crate::HANDSHAKE_TIMEOUT`].
     TimedOut,
@@ -128,6 +128,7 @@ impl Goodbye {
         if let Some(number) = code.checked_sub(PROTOCOL_CODES) {
             return Violation::from_number(number).map(Self::Protocol);
         }
+        // The search uses `code`, so that the two directions cannot disagree.
         Self::ALL.into_iter().find(|reason| reason.code() == code)
     }
 

@@ -60,11 +60,13 @@ impl FromStr for Invite {
     fn from_str(text: &str) -> Result<Self, InviteError> {
         // Pasted text often ends with a line break.
         let encoded = text.trim().strip_prefix(PREFIX).ok_or(InviteError::Foreign)?;
+        // The length is checked before decoding, so that a large pasted file costs no memory.
         if encoded.len() > MAX_LENGTH {
             return Err(InviteError::Damaged);
         }
         let bytes = URL_SAFE_NO_PAD.decode(encoded).map_err(|_| InviteError::Damaged)?;
         let (body, sum) = bytes.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(InviteError::Damaged)?;
+        // The checksum comes before the fields: a mistyped text must count as damaged even if its fields happen to decode.
         if checksum(body) != *sum {
             return Err(InviteError::Damaged);
         }
@@ -114,7 +116,7 @@ impl InviteToken {
         URL_SAFE_NO_PAD.encode(self.0)
     }
 
-    /// The hash that the exit stores. The duration of a look-up by hash reveals nothing about the token.
+    /// The hash that the exit stores. The time that a look-up by hash takes reveals nothing about the token.
     pub fn digest(&self) -> TokenDigest {
         let hash = digest(&SHA256, &self.0);
         TokenDigest(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))

@@ -38,20 +38,20 @@ impl PublicKey {
         CompressedEdwardsY(self.0).decompress().is_some_and(|point| point.is_small_order())
     }
 
-    /// Whether the bytes are a point on edwards25519 in the encoding of RFC 8032 section 5.1.3. Half of all strings are not.
+    /// Whether the bytes encode a point on edwards25519 as RFC 8032 section 5.1.3 requires. Half of all strings do not.
     fn is_on_curve(&self) -> bool {
         let encoded = CompressedEdwardsY(self.0);
         // The library also accepts y >= p and reduces it. Only the reduced y is the canonical encoding.
         encoded.decompress().is_some_and(|point| point.compress() == encoded)
     }
 
-    /// Reads a key from a message. `None` unless it is a point on the curve of large order, in 32 bytes.
+    /// Reads a key from a message. `None` unless it has 32 bytes and is a point on the curve of large order.
     pub(crate) fn from_wire(bytes: &[u8]) -> Option<Self> {
         let key = Self(bytes.try_into().ok()?);
         (key.is_on_curve() && !key.is_of_small_order()).then_some(key)
     }
 
-    /// Reads any 32 bytes without checking that they are a point, as a registry may contain them.
+    /// Reads any 32 bytes without checking that they are a point. A registry may contain such keys.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl FromStr for PublicKey {
 
     fn from_str(text: &str) -> Result<Self, PublicKeyError> {
         let key = Self::unchecked(text)?;
-        // Checked first, because a point of small order in another encoding should get this error too.
+        // Small order is checked first, because a point of small order in another encoding must get this error too.
         if key.is_of_small_order() {
             return Err(PublicKeyError::SmallOrder);
         }
@@ -119,7 +119,7 @@ pub fn stored_key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PublicKe
     PublicKey::unchecked(&String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
-/// As [`stored_key`], for a key that may be missing.
+/// Does the same as [`stored_key`], for a key that may be missing.
 ///
 /// # Errors
 ///

@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(encode(&roster), expected);
     }
 
-    /// A peer that is older than fleets skips fields that it does not know, just as this version skips fields of later
+    /// A peer that is older than fleets skips fields that it does not know, and this version does the same with fields of later
     /// versions.
     #[test]
     fn older_peers_see_nothing_of_a_fleet() {

@@ -9,13 +9,13 @@ warren_simulation::planted_bugs! {
     LeasedWithoutStore,
     /// A full pool takes back the lease of an online client.
     OnlineLeaseTaken,
-    /// A key's old session goes on beside its new one.
+    /// A key's old session continues beside its new one.
     PreviousSessionKept,
     /// A session reuses the number of the previous one.
     NumberUsedTwice,
-    /// Any token attaches.
+    /// Any token is accepted in Attach.
     StaleAttachToken,
-    /// Any enrolled key attaches with a session's token.
+    /// Any enrolled key can attach with a session's token.
     AttachByAnotherKey,
     /// A client is told that its connection is attached before the packet path has attached it.
     AttachedTooEarly,
@@ -27,7 +27,7 @@ warren_simulation::planted_bugs! {
     SessionNeverTimesOut,
     /// A connection may wait for its first message forever.
     HandshakeNeverTimesOut,
-    /// A removed client's session goes on.
+    /// A removed client's session continues.
     RevokedSessionKept,
     /// The client reconnects after a final reason.
     FinalGoodbyeIgnored,
@@ -61,9 +61,9 @@ warren_simulation::planted_bugs! {
     ExpiredInvitationTaken,
     /// A removed key is enrolled again.
     RemovedKeyEnrolled,
-    /// A client hears that it is enrolled before the store has it.
+    /// A client is told that it is enrolled before that is stored.
     EnrolledTooEarly,
-    /// A token enrols a second key while the store has not answered for the first.
+    /// While the store has not answered for a first key, the same token enrols a second key.
     TokenTakenTwice,
     /// A change that is in force and that the store has refused is not sent again.
     UnsavedForgotten,
@@ -71,7 +71,7 @@ warren_simulation::planted_bugs! {
     RemovalElsewhereIgnored,
     /// A change that was stored before a client was disabled enables it again.
     ShutOutOverwritten,
-    /// An address that goes to another client stays with its former holder, too.
+    /// An address that goes to another client also stays with its former holder.
     AddressTakenTwice,
     /// A client takes an update that is older than the one that it has.
     StaleUpdateTaken,
@@ -83,16 +83,16 @@ warren_simulation::planted_bugs! {
     RosterNotSent,
     /// A connection that joins a session later does not get the roster that has come since its Welcome.
     RosterNotRepeated,
-    /// A row that waits for a proposal's answer is forgotten.
+    /// A row that waits for the answer to a proposal is forgotten.
     HeldRowForgotten,
     /// A change that the store lacks is forgotten in a restart of the exit.
     UnsentForgotten,
     /// A lease that only this exit has given wins over one that the store has.
     OwnLeaseWins,
-    /// Rows that a whole copy of the store lacks stay at the exit.
+    /// Rows that a whole copy of the store does not contain stay at the exit.
     GoneRowsKept,
-    /// A session goes on although another host has opened one with the same key at another exit.
+    /// A session continues although another host has opened one with the same key at another exit.
     ElsewhereIgnored,
-    /// A client that moves to another exit is told that another host has taken its place.
+    /// A client that moves to another exit is told that another host has replaced it.
     MovedCutOff,
 }

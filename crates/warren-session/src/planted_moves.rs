@@ -1,17 +1,17 @@
 //! Bugs planted on purpose. The simulation of moves between two exits must find each one.
 
 warren_simulation::planted_bugs! {
-    /// A client that stays at an exit after a failed move does not say so.
+    /// A client that stays at an exit after a failed move does not tell the exit.
     StayUnsaid,
     /// An exit ignores that a client stays.
     StayIgnored,
     /// An exit ends its session in favour of one at another exit, although its own is newer.
     NewerSessionLeft,
-    /// The new session takes over as soon as it is there.
+    /// The new session is used as soon as it is open.
     UnprovenSwitch,
     /// The client does not return to the old session although the new one carries nothing.
     NoWayBack,
-    /// The new session does not take over when the one in use is lost.
+    /// The client does not switch to the new session when the one in use is lost.
     LostWithoutSuccessor,
     /// The session that the client has left never ends.
     LeftSessionKept,

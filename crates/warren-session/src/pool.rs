@@ -61,7 +61,7 @@ pub struct Leased {
     pub taken_from: Vec<PublicKey>,
 }
 
-/// The leases of one exit. A query or change for one client never has to go through all leases.
+/// The leases of one exit. A query or change for one client never visits all leases.
 #[derive(Debug)]
 pub struct AddressPool {
     ipv4: Option<Range>,
@@ -110,7 +110,7 @@ pub fn gateway_ipv4(network: Ipv4Net) -> Ipv4Net {
     Ipv4Net::new_assert((u32::from(network.network()) | 1).into(), network.prefix_len())
 }
 
-/// As [`gateway_ipv4`]. The network's address itself is the anycast address of all routers (RFC 4291 section 2.6.1).
+/// Does the same as [`gateway_ipv4`]. The network's address itself is the anycast address of all routers (RFC 4291 section 2.6.1).
 pub fn gateway_ipv6(network: Ipv6Net) -> Ipv6Net {
     Ipv6Net::new_assert((u128::from(network.network()) | 1).into(), network.prefix_len())
 }
@@ -200,8 +200,8 @@ impl AddressPool {
         }
     }
 
-    /// Reserves static addresses for a key, replacing its addresses in those networks. Returns the keys that lost a sticky lease
-    /// to it.
+    /// Reserves static addresses for a key, replacing its addresses in those networks. Returns the keys that lost a sticky lease to
+    /// this key.
     ///
     /// # Errors
     ///
@@ -234,6 +234,7 @@ impl AddressPool {
     /// Restores the sticky lease of a key that has been offline since `last_seen`. Skips addresses that are outside the pool or
     /// held by another key. Returns the key's current lease.
     pub fn restore(&mut self, key: PublicKey, lease: Lease, last_seen: SystemTime) -> Lease {
+        // Unlike in `reserve`, nothing is refused here: an exit must start even if its networks have changed.
         for address in lease.addresses() {
             let (family, number) = number_of(address);
             let free = self
@@ -305,6 +306,7 @@ impl AddressPool {
     pub fn remove(&mut self, key: PublicKey) {
         self.give_back(key, Family::V4);
         self.give_back(key, Family::V6);
+        // The entry goes last. `give_back` finds the addresses by it.
         self.set(key, None);
     }
 
@@ -324,7 +326,7 @@ impl AddressPool {
 
     /// Chooses a key's addresses. The choice is `None` if the pool has no network of that family.
     fn choose(&self, key: PublicKey) -> Result<[(Family, Option<Choice>); 2], PoolError> {
-        // Chooses for both families before anything is taken, so that a full one leaves the other unchanged.
+        // Both families are chosen before anything is taken, so that a full network leaves the other unchanged.
         let ipv4 = self.choose_of(key, Family::V4)?;
         Ok([(Family::V4, ipv4), (Family::V6, self.choose_of(key, Family::V6)?)])
     }
@@ -334,7 +336,7 @@ impl AddressPool {
         if self.held(key, family).is_some() {
             return Ok(Some(Choice::Keeps));
         }
-        // No client loses its lease while an address is free.
+        // While an address is free, no client loses its lease.
         if let Some(address) = range.free(self.is_shared.then_some(key)) {
             return Ok(Some(Choice::Free(address)));
         }
@@ -347,7 +349,7 @@ impl AddressPool {
         Ok(Some(Choice::TakenFrom(loser, address)))
     }
 
-    /// An online client that loses its lease, if that bug is planted.
+    /// With that bug planted, returns an online client that loses its lease.
     fn planted_loser(&self, family: Family) -> Option<PublicKey> {
         if !is_planted(Bug::OnlineLeaseTaken) {
             return None;
@@ -365,7 +367,7 @@ impl AddressPool {
             range.take(address, key);
         }
         let holder = self.holders.get(&key).copied();
-        // A key that already has an address of the other family keeps its presence.
+        // A key that already has an address of the other family stays online or offline as it is.
         let mut holder = holder.unwrap_or(Holder { ipv4: None, ipv6: None, presence });
         *holder.held_mut(family) = Some(Held { address, is_static });
         self.set(key, Some(holder));

@@ -1,12 +1,12 @@
 //! The roster of a fleet: which exits belong to it, where they are, and which keys clients accept for them.
 //!
-//! An operator signs the roster with the *fleet key*, which is on no exit. Exits hand the signed roster to clients, and cannot change
-//! it: [`SignedRoster`] exists only with a valid signature. Each roster has a higher serial than the one before.
-//! [`FollowedFleet`] is what a client or an exit knows of a fleet. It accepts a newer roster that is signed by the key that it
-//! knows, and refuses any other.
+//! An operator signs the roster with the *fleet key*, which is on no exit. Exits hand the signed roster to clients, and cannot
+//! change it: [`SignedRoster`] exists only with a valid signature. Each roster has a higher serial than the one before. A client or
+//! an exit keeps its knowledge of a fleet in [`FollowedFleet`]. It accepts a newer roster that is signed by the key that it knows,
+//! and refuses any other.
 //!
-//! A roster does not expire. With an expiry, the offline key would be needed on fixed days, and one missed day would cut
-//! off all clients. The price: an exit can withhold a newer roster from the clients that speak to no other exit.
+//! A roster does not expire. With an expiry, the offline key would be needed on fixed days, and one missed day would cut off all
+//! clients. The disadvantage is that an exit can withhold a newer roster from clients that use no other exit.
 
 mod change;
 mod content;
@@ -45,7 +45,7 @@ pub const MAX_ROSTER_LENGTH: usize = 16 * 1_024;
 /// Largest weight of an exit.
 pub const MAX_WEIGHT: u32 = 1_000;
 
-/// Maximum number of changes of the fleet key that a roster proves to clients that have missed them.
+/// Maximum number of changes of the fleet key that one roster proves. Clients that have missed more changes cannot follow.
 pub const MAX_HANDOVERS: usize = 4;
 
 /// Longest name of a region in bytes.

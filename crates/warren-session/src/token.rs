@@ -29,7 +29,7 @@ impl AttachToken {
 
 impl PartialEq for AttachToken {
     fn eq(&self, other: &Self) -> bool {
-        // `black_box` keeps the compiler from returning at the first byte that differs.
+        // `black_box` stops the compiler from returning at the first byte that differs.
         let difference =
             self.0.iter().zip(&other.0).fold(0, |found, (left, right)| black_box(found | (left ^ right)));
         difference == 0

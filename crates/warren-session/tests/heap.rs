@@ -49,7 +49,7 @@ fn a_client_from_a_whole_copy_or_from_disk_takes_at_most_a_kibibyte_and_less_tha
     assert!(one_by_one > whole, "{one_by_one}");
 }
 
-/// The growth of the heap for each client, while the measured value lives.
+/// The growth of the heap for each client, while the measured value exists.
 fn bytes_per_client(make: impl FnOnce() -> ExitSessions) -> usize {
     let before = LIVE_BYTES.load(Relaxed);
     let made = make();

@@ -27,8 +27,8 @@ use std::{
 /// Declares the enum `Bug` and the function `is_planted`.
 ///
 /// In test builds `Bug` implements [`Planted`], and each thread plants its own bug. A test that starts a whole program can name a
-/// bug in an environment variable, if the declaration begins with that variable and the program is built with debug assertions.
-/// Releases have none.
+/// bug in an environment variable. For that, the declaration must begin with the variable's name, and the program must be built
+/// with debug assertions. Releases have no planted bugs.
 ///
 /// ```standalone_crate
 /// mod one {
@@ -68,7 +68,7 @@ macro_rules! planted_bugs {
         }
 
         #[cfg(test)]
-        // Tests run in parallel threads, and one test's bug must not show in another.
+        // Tests run in parallel threads. A bug that one test plants must not affect another test.
         thread_local!(static PLANTED: ::std::cell::Cell<Option<Bug>> = const { ::std::cell::Cell::new(None) });
 
         #[cfg(test)]
@@ -211,9 +211,9 @@ mod tests {
     use super::*;
 
     planted_bugs! {
-        /// Three is taken for four.
+        /// Three counts as four.
         ThreeIsFour,
-        /// Nothing is even.
+        /// No number counts as even.
         NothingIsEven,
     }
 

@@ -1,30 +1,30 @@
-//! Limits the number of handshakes that are processed. Each costs multiplications on the curve, and anybody who knows the exit's
-//! public key can begin one.
+//! Limits the number of handshakes that are processed. Each handshake costs multiplications on the curve, and anybody who knows the
+//! exit's public key can begin one.
 //!
-//! boringtun asks for proof of the source address once there are many handshakes a second ([`UNDER_LOAD`]). That stops forged
+//! With many handshakes a second ([`UNDER_LOAD`]), boringtun asks senders for a proof of their address. That stops forged
 //! addresses. The budget here limits handshakes from real addresses.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// From this many handshake messages per second on, senders must prove their addresses with a cookie.
+/// With this many handshake messages per second or more, senders must prove their addresses with a cookie.
 pub(crate) const UNDER_LOAD: u64 = 100;
-/// Maximum number of handshakes per second of all senders together, and of a burst. A stranger's handshake costs about 60 us, so
-/// all of them take 3 % of a core.
+/// Maximum number of handshakes per second of all senders together, and maximum burst. A stranger's handshake costs about 60 us, so
+/// all handshakes together take 3 % of a core.
 const ALL: Rate = Rate { most: 500, every: Duration::from_micros(2_000) };
-/// Maximum number of handshakes of one network: 20 per second, as in Linux, and a burst of a hundred, because many clients may
+/// Maximum number of handshakes of one network: 20 per second, as in Linux. A burst may have a hundred, because many clients may
 /// share an address.
 const ONE: Rate = Rate { most: 100, every: Duration::from_millis(50) };
 /// Maximum number of networks that are remembered. Beyond this number, new networks wait until others are forgotten.
 const NETWORKS: usize = 8_192;
-/// When networks with a full budget are forgotten.
+/// How often networks with a full budget are forgotten.
 const FORGET: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy)]
 struct Rate {
     most: u32,
-    /// Time for each further one.
+    /// The time that each further handshake takes to become available.
     every: Duration,
 }
 
@@ -60,7 +60,7 @@ impl Budget {
         if self.of_network.len() >= NETWORKS && !self.of_network.contains_key(&network) {
             return false;
         }
-        // Checks the network's own budget first, so that one network cannot use up the common budget.
+        // The network's own budget is checked first, so that one network cannot use up the common budget.
         let own = self.of_network.entry(network).or_insert_with(|| Bucket::full(ONE, now));
         own.take(ONE, now) && self.all.take(ALL, now)
     }
@@ -95,7 +95,7 @@ impl Bucket {
     }
 }
 
-/// Returns an IPv4 address, or the /64 network of an IPv6 address, which one host has to itself.
+/// Returns an IPv4 address itself. For an IPv6 address, returns its /64 network, because one host may own a whole /64.
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),

@@ -53,16 +53,17 @@ impl fmt::Debug for PrivateKey {
 /// Reads a peer's public key.
 ///
 /// # Errors
-/// If it is not 32 bytes in base64, or is a key for which nobody needs the private key.
+/// If it is not 32 bytes in base64, or if the key can be used without its private key.
 pub fn parse_public_key(text: &str) -> Result<PublicKey, KeyError> {
     let bytes = STANDARD.decode(text).map_err(|_| KeyError::NotAKey)?;
     let key = PublicKey(bytes.try_into().map_err(|_| KeyError::NotAKey)?);
     if is_safe(key) { Ok(key) } else { Err(KeyError::SmallOrder) }
 }
 
-/// Whether only the owner of the private key can pass a handshake. With the few points of small order, every shared secret is zero.
+/// Whether only the owner of the private key can complete a handshake. With the few points of small order, every shared secret is
+/// zero.
 pub(crate) fn is_safe(key: PublicKey) -> bool {
-    // The secret does not matter: every one is a multiple of 8.
+    // The secret does not matter, because every secret is a multiple of 8.
     let secret = x25519::StaticSecret::from([1; 32]);
     secret.diffie_hellman(&x25519::PublicKey::from(key.0)).was_contributory()
 }

@@ -1,10 +1,10 @@
-//! An exit's side of WireGuard, without I/O: datagrams and time go in; answers, packets and events come out.
+//! An exit's side of WireGuard, without I/O: datagrams and time go in, and answers, packets and events come out.
 //!
-//! The protocol itself is boringtun's. This crate adds what a server needs around it: which peers there are, which of them a
-//! datagram is from, how many handshakes strangers may cause, and when a peer counts as up and as gone.
+//! boringtun does the protocol itself. This crate adds what a server needs in addition: it knows the peers, finds the peer of a
+//! datagram, limits the handshakes of strangers, and decides when a peer counts as up or gone.
 //!
-//! A stranger costs no state: a peer gets some with a handshake message that only the owner of an enrolled key can make. It is up once it
-//! has proven that it is there now, with a first data message.
+//! A stranger costs no memory. A peer gets its state with a handshake message that only the owner of an enrolled key can make. Such
+//! a message may be an old one. So the peer counts as up only after its first data message.
 #![forbid(unsafe_code)]
 
 mod budget;

@@ -1,4 +1,4 @@
-//! One peer that has begun a handshake: its keys, and where it is.
+//! One peer that has begun a handshake: its keys and its address.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 use boringtun::noise::{Tunn, TunnResult};
 use warren_session::PublicKey;
 
-/// How long a peer may take to prove with a data message that its handshake was not an old one. A peer sends such a message at once, so
-/// this allows for lost messages.
+/// How long a peer may take to prove, with a data message, that its handshake was not a repeated old one. A peer sends such a
+/// message at once, so this time only has to cover lost messages.
 const UNPROVEN: Duration = Duration::from_secs(30);
-/// A peer whose session was ended comes up again no sooner than this after it last came up.
+/// Minimum time from when a peer came up until it may come up again, if its session was ended since.
 const UP_AGAIN: Duration = Duration::from_secs(1);
 
-/// Where a datagram came from. An answer goes back there.
+/// The path on which a datagram came. An answer takes the same path back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The number of the socket that it came to.
+    /// The number of the socket that received the datagram.
     pub socket: usize,
     /// The peer's address.
     pub remote: SocketAddr,
-    /// The exit's address that it was sent to, if known.
+    /// The exit's address to which it was sent, if known.
     pub local: Option<IpAddr>,
 }
 
@@ -27,7 +27,7 @@ pub struct Path {
 pub(crate) struct Peer {
     pub(crate) key: PublicKey,
     pub(crate) tunnel: Box<Tunn>,
-    /// Where the peer's latest authentic data message came from.
+    /// The path of the peer's latest authentic data message.
     pub(crate) path: Path,
     begun: Instant,
     /// Whether the peer counts as up.

@@ -1,4 +1,4 @@
-//! All peers of an exit: finds the peer that a datagram is from, and processes the datagram.
+//! All peers of an exit. Finds the peer that sent a datagram, and processes the datagram.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -20,13 +20,13 @@ use super::peer::{Path, Peer};
 
 /// Bytes that a data message adds to its packet: 16 of header and 16 of authentication.
 pub const OVERHEAD: usize = 32;
-/// Longest message except data messages: a handshake's first.
+/// Longest message except data messages. The first message of a handshake has this length.
 const HANDSHAKE: usize = 148;
 /// A key is not used beyond this counter (WireGuard's paper, section 6.1). Messages beyond it are refused.
 const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
 /// boringtun uses the low 8 bits of a receiver index to tell a peer's keys apart.
 const KEY_BITS: u32 = 8;
-/// Maximum number of peers at a time, which is what the rest of the index can name.
+/// Maximum number of peers at a time. The remaining bits of the index can count this many.
 const PEERS: usize = 1 << (32 - KEY_BITS);
 
 /// The result of processing a datagram.
@@ -39,9 +39,9 @@ pub enum Taken<'a> {
         /// The number of the peer.
         peer: usize,
     },
-    /// The datagram is answered with this.
+    /// The caller must send this answer.
     Answer(&'a [u8]),
-    /// The datagram held a packet of this peer. The caller checks whether the packet is valid.
+    /// The datagram contained a packet of this peer. The caller checks whether the packet is valid.
     Packet {
         /// The number of the peer.
         peer: usize,
@@ -59,7 +59,7 @@ pub enum Refusal {
     Malformed,
     /// The sender did not prove an enrolled key, or the key of a connection.
     NotAuthentic,
-    /// The datagram arrived before, or is too old to tell.
+    /// The datagram has arrived before, or is too old to find out.
     Repeated,
     /// Too many handshakes were begun.
     TooMany,
@@ -90,7 +90,7 @@ pub struct Server {
     public: x25519::PublicKey,
     /// Checks the first code of a handshake message, and asks for cookies under load.
     guard: Arc<RateLimiter>,
-    /// For peers: [`Self::guard`] has counted the message already.
+    /// The limiter for peers, whose messages [`Self::guard`] has counted already.
     counted: Arc<RateLimiter>,
     budget: Budget,
     known: HashMap<PublicKey, Known>,
@@ -123,7 +123,7 @@ impl Server {
         }
     }
 
-    /// Admits a key, or refuses it from now on. Its present connection ends if anything changes.
+    /// Admits a key, or refuses it from now on. If anything changes, its current connection ends.
     pub fn set_client(&mut self, key: PublicKey, client: Option<WireGuardClient>) {
         if let Some(known) = self.known.get(&key)
             && client.as_ref() == Some(&known.client)
@@ -149,12 +149,12 @@ impl Server {
         self.events.pop_front()
     }
 
-    /// Where a peer is.
+    /// The path of a peer.
     pub fn path_of(&self, peer: usize) -> Option<Path> {
         self.peers.get(peer).map(|peer| peer.path)
     }
 
-    /// Whether there is anything that [`Self::tick`] must look after.
+    /// Whether there is a peer whose timers [`Self::tick`] must handle.
     pub fn has_peers(&self) -> bool {
         !self.peers.is_empty()
     }
@@ -171,8 +171,8 @@ impl Server {
         self.known.keys().copied()
     }
 
-    /// Handles a datagram. `buffer` receives a packet, or the answer. It must be longer than the datagram, and hold at
-    /// least 148 bytes.
+    /// Handles a datagram. `buffer` receives a packet or the answer. It must be longer than the datagram, and at least 148 bytes
+    /// long.
     pub fn receive<'a>(
         &mut self,
         now: Instant,
@@ -188,7 +188,7 @@ impl Server {
                 }
                 self.take_data(peer_of(data.receiver_idx), now, from, datagram, buffer)
             }
-            // Only a cookie reply to this exit's own handshake is of use. The peer checks that.
+            // A cookie reply is useful only if it answers this exit's own handshake. The peer checks that.
             Ok(Packet::PacketCookieReply(cookie)) => {
                 self.answer(peer_of(cookie.receiver_idx), from, datagram, buffer)
             }
@@ -211,8 +211,8 @@ impl Server {
         }
     }
 
-    /// Encrypts a packet for a peer at the start of `message`, which must have room for it and [`OVERHEAD`]. Returns the message's length;
-    /// nothing if the peer has no keys.
+    /// Encrypts a packet for a peer at the start of `message`, which must have room for the packet and [`OVERHEAD`]. Returns the
+    /// message's length, or `None` if the peer has no keys.
     pub fn encrypt(&mut self, peer: usize, packet: &[u8], message: &mut [u8]) -> Option<usize> {
         match self.peers.get_mut(peer)?.tunnel.encapsulate(packet, message) {
             TunnResult::WriteToNetwork(message) => Some(message.len()),
@@ -223,7 +223,7 @@ impl Server {
         }
     }
 
-    /// Whether a peer has keys to send with. Without keys, [`Self::encrypt`] must not be called: it would keep the packet.
+    /// Whether a peer has keys to send with. Do not call [`Self::encrypt`] without keys, because it would keep the packet.
     pub fn can_send(&self, peer: usize) -> bool {
         self.peers.get(peer).is_some_and(Peer::has_keys)
     }
@@ -255,7 +255,7 @@ impl Server {
         }
     }
 
-    /// Handles the first message of a handshake, whose sender claims a key.
+    /// Handles the first message of a handshake, whose sender claims to have a key.
     fn begin<'a>(
         &mut self,
         key: PublicKey,
@@ -288,13 +288,13 @@ impl Server {
                 known.peer = Some(number);
             }
         } else {
-            // The sender does not have the key, so nothing of the handshake is kept.
+            // The sender does not have the key's private key, so nothing of the handshake is kept.
             self.peers.remove(number);
         }
         taken
     }
 
-    /// Passes a peer a message that is not a data message. The peer's path stays as it is, because anybody can repeat such a
+    /// Passes a message other than a data message to a peer. The peer's path does not change, because anybody can repeat such a
     /// message.
     fn answer<'a>(&mut self, peer: usize, from: Path, datagram: &[u8], buffer: &'a mut [u8]) -> Taken<'a> {
         let Some(peer) = self.peers.get_mut(peer) else { return Taken::Refused(Refusal::NotAuthentic) };

@@ -1,4 +1,4 @@
-//! The server against boringtun as the client.
+//! Tests the server with boringtun as the client.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ impl World {
         client
     }
 
-    /// Gives the server a datagram. Returns what it answers, or the packet that was in it, or why it refused.
+    /// Gives the server a datagram. Returns its answer, the packet in the datagram, or the reason for refusing it.
     fn give(&mut self, from: &str, datagram: &[u8]) -> Result<Vec<u8>, Refusal> {
         let mut buffer = [0; 2_048];
         let path = path(from);
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// Makes the client's handshake, up to its first data message.
+    /// Makes the client's handshake, including its first data message.
     fn connect(&mut self, client: &mut Client, from: &str) {
         let answer = self.give(from, &client.begin()).unwrap();
         assert!(self.server.poll_event().is_none(), "nothing is proven yet");
@@ -77,7 +77,7 @@ impl Client {
         sent(self.tunnel.format_handshake_initiation(&mut [0; 2_048], true))
     }
 
-    /// Gives the client a datagram. Returns what it sends, or the packet that was in it.
+    /// Gives the client a datagram. Returns what the client sends, or the packet in the datagram.
     fn take(&mut self, datagram: &[u8]) -> Vec<u8> {
         sent(self.tunnel.decapsulate(None, datagram, &mut [0; 2_048]))
     }
@@ -131,7 +131,7 @@ fn an_answer_goes_where_the_client_has_moved_and_not_where_somebody_repeats_it_f
     assert_eq!(world.give(ROAMED, &first), Err(Refusal::Repeated));
     assert_eq!(world.give(ROAMED, &keep_alive), Err(Refusal::Repeated));
     assert_eq!(remote(&world), HOME);
-    // Somebody who has seen a new handshake message repeats it first.
+    // Somebody has seen a new handshake message and repeats it before the client's own arrives.
     world.give(ROAMED, &client.begin()).unwrap();
     assert_eq!(remote(&world), HOME);
     world.give(ROAMED, &client.send(&PACKET)).unwrap();
@@ -214,11 +214,11 @@ fn many_handshakes_are_asked_for_a_cookie_and_then_for_patience() {
             _ => others += 1,
         }
     }
-    // The library counts by the second, and a new second may begin meanwhile.
+    // The library counts by the second, and a new second may begin during the test.
     assert!(refused <= 300 && cookies >= 700 && others <= 300, "{refused} {cookies} {others}");
     assert!(!world.server.has_peers());
 
-    // With the cookie, the stranger counts as one network, and that network has used up its share.
+    // With the cookie, the stranger's address counts as one network, and that network has used up its share.
     let cookie = loop {
         match world.give(HOME, &stranger.begin()) {
             Ok(cookie) if cookie.len() == 64 => break cookie,

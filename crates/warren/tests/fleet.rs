@@ -361,7 +361,7 @@ fn a_link_that_dies_hangs_or_talks_nonsense_costs_no_packet_and_comes_back() {
             ["laptop", "late", "tablet"].iter().all(|name| list.contains(name))
         });
     }
-    assert!(fleet.exits[0].daemon().output().contains("it sent an invalid message"));
+    assert!(fleet.exits[0].daemon().output().contains("warren-fleet sent an invalid message"));
 }
 
 #[test]

@@ -33,9 +33,9 @@ pub struct ClientStatus {
     /// The move to another exit of the fleet, while one is under way.
     #[serde(default)]
     pub moving: Option<MoveStatus>,
-    /// Whether the kill switch is closed, so nothing leaves outside the tunnel.
+    /// Whether the kill switch is closed. If so, nothing leaves outside the tunnel.
     pub kill_switch: bool,
-    /// Whether the tunnel is for programs of `warren exec` alone, and the host's own traffic stays outside.
+    /// Whether the tunnel is only for programs of `warren exec`. If so, the host's own traffic stays outside.
     #[serde(default)]
     pub host_outside: bool,
     /// How often all connections were lost since the start.
@@ -71,14 +71,14 @@ pub struct MoveStatus {
     pub has_switched: bool,
     /// Number of flows that began before the switch and finish at the old exit.
     pub flows_at_old_exit: usize,
-    /// TCP connections that began after the switch and use the old exit, because there were too many to tell apart.
+    /// TCP connections that began after the switch but use the old exit, because there were too many to distinguish.
     pub flows_without_room: u64,
 }
 
 /// A refusal by an exit that has proven its key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RefusedStatus {
-    /// The Goodbye's name, such as `disabled`.
+    /// The name of the Goodbye's reason, such as `disabled`.
     pub reason: String,
     /// What happened and what to do.
     pub message: String,

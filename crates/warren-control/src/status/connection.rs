@@ -8,9 +8,9 @@ use warren_quic::driver::{ConnectionStats, ControllerState};
 use super::Rates;
 use warren_tunnel::{ConnectionSnapshot, RepairSnapshot};
 
-/// One QUIC connection. Sizes are in bytes; counters start with the connection.
+/// One QUIC connection. Sizes are in bytes. Counters start with the connection.
 ///
-/// Has 27 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
+/// It has 27 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ConnectionStatus {
     /// The connection's number, unique in this daemon.
@@ -21,7 +21,7 @@ pub struct ConnectionStatus {
     /// counters.
     #[serde(default)]
     pub wireguard: bool,
-    /// The session that it belongs to.
+    /// The session of the connection.
     pub session: Option<u64>,
     /// The connection's number in the session.
     pub index: Option<u32>,
@@ -45,7 +45,7 @@ pub struct ConnectionStatus {
     /// QUIC packets that were declared lost and acknowledged after all.
     #[serde(default)]
     pub spurious_losses: u64,
-    /// Probes of the path's MTU among the lost packets. A probe that the path cannot carry is lost as a matter of course.
+    /// The lost packets that were probes of the path's MTU. A probe that is too large for the path is always lost.
     #[serde(default)]
     pub lost_mtu_probes: u64,
     /// UDP datagrams received.
@@ -54,7 +54,7 @@ pub struct ConnectionStatus {
     /// The largest number of the peer's packets that have arrived. The peer numbers its packets consecutively.
     #[serde(default)]
     pub largest_received: u64,
-    /// How often the path stopped carrying packets of a size that it had carried.
+    /// How many times the path stopped carrying packets of a size that it had carried before.
     pub black_holes: u64,
     /// DATAGRAM frames sent.
     pub datagrams_sent: u64,

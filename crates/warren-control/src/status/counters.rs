@@ -31,14 +31,14 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
         ("fragments_received", totals.fragments_received),
         ("queued_packets", snapshot.queued_packets),
         ("assemblies_pending", snapshot.assemblies_pending),
-        // Datagrams as QUIC counts them, over live and ended connections.
+        // These are the datagrams as QUIC counts them, over live and ended connections.
         ("quic_datagrams_sent", quic.datagrams_sent),
         ("quic_datagrams_received", quic.datagrams_received),
         ("quic_lost_packets", quic.lost_packets),
         ("quic_spurious_losses", quic.spurious_losses),
         ("quic_returned_datagrams", quic.datagrams_returned),
         ("quic_forgotten_datagrams", quic.datagrams_forgotten),
-        // Live connections only: an ended one keeps nothing.
+        // Only live connections count here, because an ended one keeps nothing.
         ("quic_kept_bytes", kept.map(|quic| quic.kept_bytes).sum()),
         ("repaired_datagrams", repair.repaired),
         ("given_up_datagrams", repair.given_up),
@@ -53,7 +53,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     .collect()
 }
 
-/// Returns the packets that QUIC itself dropped, after the packet path gave them to it or before the path received them. Includes
+/// Returns the packets that QUIC itself dropped, after the packet path handed them over or before the path received them. Includes
 /// packets that the kernel or the driver dropped before QUIC received them.
 pub(super) fn transport_drops(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     let quic = quic_sums(snapshot);

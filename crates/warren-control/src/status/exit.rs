@@ -9,14 +9,14 @@ use warren_quic::strangers::{Strangers, Turned};
 /// The keys that only an exit's status has.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExitStatus {
-    /// The addresses that it listens on.
+    /// The addresses on which the exit listens.
     pub listen: Vec<SocketAddr>,
     /// How the exit serves WireGuard clients. Absent if it does not.
     #[serde(default)]
     pub wireguard: Option<WireGuardStatus>,
     /// The exit's key.
     pub public_key: String,
-    /// The old key, which is served too until it is retired.
+    /// The old key, which is also served until it is retired.
     pub old_public_key: Option<String>,
     /// How many clients there are.
     pub clients: ClientCounts,
@@ -43,7 +43,8 @@ pub struct ExitStatus {
 pub struct FleetStatus {
     /// The exit's name in the fleet.
     pub name: String,
-    /// `reachable`, `reading` (its clients are being read), `away`, `refused` (it must not be used), or `no_link` (to `warren-fleet`).
+    /// `reachable`, `reading` (the exit is reading its clients), `away`, `refused` (the store must not be used), or `no_link`
+    /// (`warren-fleet` is not connected).
     pub store: String,
     /// Why the store is not reachable.
     pub reason: Option<String>,
@@ -53,15 +54,15 @@ pub struct FleetStatus {
     pub max_staleness_seconds: Option<u64>,
     /// Time until clients are sent away, if the store stays silent. Null for `never`.
     pub stale_in_seconds: Option<f64>,
-    /// Whether clients are sent away because the store has been silent for too long.
+    /// Whether clients are sent away because the store has not answered for too long.
     pub is_stale: bool,
-    /// Whether clients are sent away, for whatever reason.
+    /// Whether clients are sent away for any reason.
     pub is_draining: bool,
-    /// Whether an operator drains the exit from another one.
+    /// Whether an operator has drained the exit, from this exit or another one.
     pub is_drained_by_operator: bool,
     /// The store's revision up to which the exit has applied all changes.
     pub revision: i64,
-    /// The revision of the latest change of a client, invitation or removed key that this exit has heard of.
+    /// The revision of the latest change of a client, invitation or removed key that this exit knows of.
     pub changed: i64,
     /// The exit's clock minus the median of all exits' clocks.
     pub clock_offset_ms: i64,
@@ -71,7 +72,8 @@ pub struct FleetStatus {
     pub requests: BTreeMap<String, u64>,
     /// Requests without an answer.
     pub requests_open: usize,
-    /// How often a client could not keep its session after a failed move, because it had kept sessions too often shortly before.
+    /// How many times a client was not allowed to keep its session after a failed move, because it had kept sessions too often
+    /// shortly before.
     #[serde(default)]
     pub stays_refused: u64,
     /// The length of the signed list of exits in the store. 0 if there is none.
@@ -105,8 +107,8 @@ pub struct FleetExitStatus {
     pub cores: f32,
     /// The revision up to which it has applied all changes.
     pub revision: i64,
-    /// How long the exit has been behind: there is a change of a client, invitation or removed key that it has not applied. 0 if it
-    /// has applied all changes, or is gone.
+    /// How long the exit has been behind, which means that it has not applied a change of a client, invitation or removed key. 0 if
+    /// it has applied all changes, or is gone.
     pub behind_seconds: f64,
     /// The exit's clock minus this exit's.
     pub clock_offset_ms: i64,
@@ -115,7 +117,7 @@ pub struct FleetExitStatus {
 }
 
 impl FleetExitStatus {
-    /// Whether the exit is behind the fleet's changes for so long that the delay of its heartbeats does not explain it.
+    /// Whether the exit has been behind the fleet's changes for longer than the delay of its heartbeats can explain.
     pub fn is_behind(&self) -> bool {
         self.behind_seconds >= 5.0
     }

@@ -18,11 +18,11 @@ pub struct ProcessStatus {
 /// The limits in force, as `warren status` shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
-    /// Only CAP_NET_ADMIN, no way to gain privileges, no core dumps, and no debuggers but root's.
+    /// The process has only CAP_NET_ADMIN, no way to gain privileges, no core dumps, and no debuggers except root's.
     pub rights: bool,
-    /// Only the daemons' own system calls (seccomp).
+    /// The process may use only the daemons' own system calls (seccomp).
     pub system_calls: bool,
-    /// Only the daemon's own files (landlock).
+    /// The process may use only the daemon's own files (landlock).
     pub files: FileAccess,
 }
 
@@ -43,7 +43,7 @@ impl ProcessStatus {
     /// Reads this process's own figures. A figure that cannot be read is 0.
     pub fn read(sandbox: Sandbox) -> Self {
         let status = own_status();
-        // The descriptor of this listing itself is counted too.
+        // The count includes the descriptor of this listing.
         let fds = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;

@@ -21,8 +21,7 @@ pub struct Rates {
     pub packets_per_second_out: f64,
     /// Inner packets received per second.
     pub packets_per_second_in: f64,
-    /// QUIC packets from this side that were declared lost, in per cent of those sent. The other side knows its own
-    /// loss.
+    /// QUIC packets from this side that were declared lost, in per cent of those sent. Only the other side knows its own loss.
     pub loss_percent: f64,
 }
 
@@ -65,7 +64,7 @@ impl RateMeter {
 
     /// Takes a sample.
     pub fn take(&mut self, now: Instant, snapshot: &Snapshot) {
-        // Counts from now, so that after a late sample the next one does not follow at once.
+        // The interval counts from now, so that the next sample does not follow at once after a late one.
         self.next = now + SAMPLE_EVERY;
         // The oldest sample is the reference, so rates cover the whole window.
         while self.samples.len() >= SAMPLES {
@@ -79,7 +78,7 @@ impl RateMeter {
         let Some(before) = self.samples.front() else { return BTreeMap::new() };
         let elapsed = now.duration_since(before.at);
         let rates = |(id, after): (&u64, &Counters)| {
-            // A new connection is not in the sample: it counts from zero.
+            // A new connection is not in the sample, so it counts from zero.
             let before = before.connections.get(id).copied().unwrap_or_default();
             (*id, after.since(before).over(elapsed))
         };
@@ -143,7 +142,7 @@ impl Counters {
 
     fn since(self, before: Self) -> Self {
         Self {
-            // The traffic of a connection starts again at zero when it leaves its session.
+            // A connection's traffic starts again at zero when the connection leaves its session.
             packets_out: self.packets_out.saturating_sub(before.packets_out),
             bytes_out: self.bytes_out.saturating_sub(before.bytes_out),
             packets_in: self.packets_in.saturating_sub(before.packets_in),
@@ -183,7 +182,7 @@ impl Counters {
     }
 }
 
-/// `part` in per cent of `whole`. At most 100, because a packet can be counted as lost later than it was sent.
+/// Returns `part` in per cent of `whole`. At most 100, because a packet may be counted as lost later than as sent.
 pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { (100.0 * part as f64 / whole as f64).min(100.0) }
 }
@@ -191,7 +190,7 @@ pub fn percent(part: u64, whole: u64) -> f64 {
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Rates cover this many seconds.
 const SAMPLES: usize = 5;
-/// A rate over less time means nothing.
+/// A rate over less time is meaningless.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns the change that a request asks for. `None` if it changes nothing, or if only its answer tells what it changes.
+    /// Returns the change that a request asks for. `None` if the request changes nothing, or if only the answer shows the changes.
     pub(crate) fn of(request: &Request) -> Option<Self> {
         match request {
             Request::ClientAdd { client } => Some(Self::enrolled(client)),
@@ -73,7 +73,7 @@ impl Change {
 
     /// A client is invited.
     pub fn invited(invitation: &InvitationView) -> Self {
-        // In UTC, without RFC 3339's letters T and Z.
+        // The time is in UTC. It is shown without RFC 3339's letters T and Z.
         let expires = invitation.expires.trim_end_matches('Z').replace('T', " ");
         Self::new(&invitation.name, format!("invited until {expires} UTC"))
     }

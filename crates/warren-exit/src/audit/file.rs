@@ -23,7 +23,7 @@ pub struct Found {
     pub damaged: usize,
 }
 
-/// The file that entries are added to. The exit has it open; commands open it while no exit runs.
+/// The file to which entries are added. A running exit has it open. If no exit runs, a command opens it.
 #[derive(Debug)]
 pub struct AuditFile {
     path: PathBuf,
@@ -52,11 +52,11 @@ impl AuditFile {
             length = 0;
         }
         if length > 0 && !ends_with_line_break(&file, length)? {
-            // A power cut has torn the last line. It stays, and a line break separates it from this one.
+            // A power cut has left the last line incomplete. That line stays, and a line break separates it from the new one.
             line.insert(0, b'\n');
         }
         let written = file.write_all_at(&line, length).and_then(|()| file.sync_data());
-        // If the disk is full, no partial line stays behind.
+        // If the disk is full, this removes the part of the line that was written.
         written.inspect_err(|_| drop(file.set_len(length)))
     }
 
@@ -65,7 +65,7 @@ impl AuditFile {
         let (file, is_new) = make_lock_file(&self.path)?;
         if is_new {
             let directory = directory_of(&self.path);
-            // Root's command may make the file of a service.
+            // A command of root may create a file that the exit's service must write later.
             if rustix::process::geteuid().is_root() {
                 Owner::of(&std::fs::metadata(directory)?).give(&file)?;
             }
@@ -100,9 +100,9 @@ impl Found {
     }
 }
 
-/// Selects the entries about the clients whose present names are `names`, including entries under their earlier names.
-/// With `any`, also selects those about every other client that has had this name. The entries that are given and
-/// those that are returned begin with the newest.
+/// Selects the entries about the clients whose present names are `names`, including entries under earlier names of these clients.
+/// With `any`, also selects the entries about every other client that has had one of these names. Both the given and the returned
+/// entries begin with the newest.
 pub(super) fn follow<'entries, 'name>(
     newest_first: impl Iterator<Item = &'entries Entry>,
     mut names: Vec<&'name str>,
@@ -116,14 +116,14 @@ where
         let Some(client) = entry.change.client.as_deref() else { continue };
         let renamed = names.iter().position(|name| entry.change.is_rename_to(name));
         if let Some(position) = renamed {
-            // Older entries under the later name are about another client.
+            // Entries under the later name that are even older belong to another client.
             names.swap_remove(position);
         }
         if renamed.is_some() || any.is_some_and(|name| entry.change.is_rename_to(name)) {
             names.push(client);
         } else {
             if entry.change.frees_name() {
-                // Another client had the name before.
+                // Before that, another client had the name.
                 names.retain(|name| *name != client);
             }
             if any != Some(client) && !names.contains(&client) {
@@ -149,7 +149,7 @@ pub fn read(directory: &Path) -> io::Result<Found> {
             Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", half.display()))),
         };
         let mut text = Vec::new();
-        // Bounded, because another program may have made the file longer than the exit would.
+        // The read is bounded, because another program may have made the file longer than the exit would.
         file.take(2 * HALF).read_to_end(&mut text)?;
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             match serde_json::from_slice(line) {

@@ -26,14 +26,14 @@ pub(crate) struct Audit {
     file: AuditFile,
     /// The newest entries, the oldest first.
     recent: VecDeque<Entry>,
-    /// Read before the sandbox, which has no access to `/etc/passwd`.
+    /// The names of users, read before the sandbox, which has no access to `/etc/passwd`.
     users: Users,
     /// Whether the latest entry could not be written.
     is_failing: bool,
 }
 
 impl Audit {
-    /// The audit log beside the clients' store. Call it before the sandbox.
+    /// Opens the audit log beside the clients' store. Call it before the sandbox is entered.
     pub(crate) fn open(directory: &Path) -> Self {
         let found = read(directory).unwrap_or_else(|error| {
             tracing::error!("cannot read the audit log, so the page shows only entries from now on: {error}");
@@ -108,6 +108,7 @@ impl Audit {
         if self.recent.len() >= RECENT {
             self.recent.pop_front();
         }
+        // The page shows the entry even if it could not be written to the file.
         self.recent.push_back(entry);
     }
 }

@@ -65,8 +65,7 @@ impl Clients {
                     self.forget_session_of(live.key, session);
                     self.say_closed(live.key, live.nonce);
                     tracing::info!(client = live.name, "session ended: {reason}");
-                    // A session that ended for another reason may come back with the same addresses, and its flows should
-                    // live on.
+                    // After other reasons, the session may come back with the same addresses, and its flows should survive.
                     if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
                         forget_flows(live.lease);
                     }
@@ -89,8 +88,8 @@ impl Clients {
         let ExitAction::Open { session, key, name, lease, prefixes, connections, features } = action else {
             return;
         };
-        // Only the inner addresses are logged, because other logs have them. The address that the client connects from is
-        // not.
+        // The log has only the inner addresses, because other logs have these too. It does not have the address that the client
+        // connects from.
         let addresses: Vec<String> = lease.addresses().map(|address| address.to_string()).collect();
         tracing::info!(client = name, "session opened: {}", addresses.join(", "));
         let (connected, nonce) = (Vec::new(), Vec::new());
@@ -100,7 +99,7 @@ impl Clients {
         self.by_key.insert(key, session);
         let client = self.registry().by_key(key);
         self.has_moved |= client.is_some_and(|client| !client.forwards.is_empty());
-        // The limit outlives sessions: a client that reconnects keeps its limit, and gets no new burst.
+        // The limit outlives the session: a client that reconnects keeps its limit, and gets no new burst.
         let limit = Some(self.limits.of(self.sessions.registry(), key));
         let Lease { ipv4, ipv6 } = lease;
         let repair = features & NUMBERED != 0;
@@ -123,7 +122,7 @@ impl Clients {
             Ok(()) if std::mem::take(is_failing) => tracing::info!("clients are saved again"),
             Ok(()) => {}
             Err(error) => {
-                // Sessions go on from memory: a full disk must not end them. Failures that last are logged once.
+                // Sessions continue from memory, because a full disk must not end them. A lasting failure is logged once.
                 if watched.is_none() && !std::mem::replace(is_failing, true) {
                     tracing::error!("{error}; clients are kept in memory, and saved as soon as that works");
                 }
@@ -146,11 +145,12 @@ impl Clients {
     }
 }
 
-/// Forgets a client's tracked flows, because the client is cut off. Otherwise connection tracking would keep the flows, and they
-/// would reach the next client with the same addresses.
+/// Forgets a client's tracked flows, because the client is cut off. Otherwise connection tracking would keep the flows, and the
+/// next client with the same addresses would get their packets.
 fn forget_flows(lease: Lease) {
     let addresses: Vec<IpAddr> = lease.addresses().collect();
-    // Runs on another thread: a busy exit tracks many flows, and the daemon must not wait for the kernel to list them all.
+    // This runs on another thread. A busy exit tracks many flows, and the daemon must not wait until the kernel has listed them
+    // all.
     tokio::task::spawn_blocking(move || match tracking::forget(&addresses) {
         Ok(flows) => tracing::debug!(flows, "forgot the flows of a client"),
         Err(error) => tracing::warn!("cannot forget the flows of a client that was cut off: {error}"),

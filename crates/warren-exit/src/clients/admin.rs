@@ -110,9 +110,9 @@ impl Clients {
 
     /// Removes a client, which ends its session, or withdraws the invitation of that name.
     pub(crate) fn remove(&mut self, name: &str) -> Result<Proposed, RequestRefused> {
-        // Checked first, because a removal is in force at once, and stays in force even if it cannot be saved.
+        // This check comes first, because a removal is in force at once and stays in force even if it cannot be saved.
         self.refuse_if_edited()?;
-        // Looked up before the removal, after which the registry no longer knows the name.
+        // The key is looked up before the removal. Afterwards the registry no longer knows the name.
         let key = self.registry().by_name(name).map(|client| client.public_key);
         let (removed, id) = self.sessions.remove_client(Instant::now(), name).map_err(RequestRefused::new)?;
         let in_force =
@@ -154,14 +154,14 @@ impl Clients {
                 let sentence = format!(
                     "{what}, but that could not be saved: {error}; the exit tries again every few seconds, and must keep running until the change is saved"
                 );
-                // The audit log has only changes that are saved.
+                // This sentence goes to the log, because the audit log has only changes that are saved.
                 tracing::error!("{sentence}");
                 sentence
             }
         }))
     }
 
-    /// Refuses a change by command while a file waits to be imported, because the import would undo the change.
+    /// Refuses a command's change while a file waits to be imported, because the import would undo the change.
     pub(super) fn refuse_if_edited(&self) -> Result<(), RequestRefused> {
         self.store.refuse_if_edited().map_err(RequestRefused::new)?;
         // A file with a mistake counts as waiting too: it is imported once it is corrected.
@@ -179,7 +179,7 @@ impl Clients {
 
 fn remotes(snapshot: &Snapshot) -> HashMap<SessionId, SocketAddr> {
     let connections = snapshot.connections.iter();
-    // If a session has several connections, the address of the last one counts.
+    // If a session has several connections, the map keeps the address of the last one.
     connections
         .filter_map(|connection| Some((connection.session?, connection.quic.as_ref()?.remote)))
         .collect()

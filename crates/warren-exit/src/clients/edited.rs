@@ -57,11 +57,11 @@ impl Clients {
                 self.settle(Proposed::default(), worker).await?;
                 self.follow_all();
             }
-            // Nothing differs in the registry. But the edited store may lack rows that are only in memory, such as removed keys,
-            // and an import has to be marked as done.
+            // The registry does not differ. But the edited store may lack rows that are only in memory, such as removed keys, and
+            // an import has to be marked as done.
             None => self.store.save_all(self.sessions.registry().rows(), mark.as_deref())?,
         }
-        // An error is only a warning: the mark in the store already keeps the file from being imported again.
+        // A failure only causes a warning, because the mark in the store already keeps the file from being imported again.
         if let Some(import) = import
             && let Err(error) = import.put_away(&self.path)
         {

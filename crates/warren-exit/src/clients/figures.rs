@@ -88,8 +88,8 @@ impl Clients {
                 Some((Reverse(traffic.bytes_in.saturating_add(traffic.bytes_out)), client))
             })
             .collect();
-        // Names decide between clients with equal traffic, so that two scrapes choose the same ones. Only the first ones are
-        // needed, so the clients are not sorted as a whole.
+        // Names decide between clients with equal traffic, so that two scrapes choose the same ones. The clients are not sorted as
+        // a whole, because only the first ones are needed.
         if active.len() > most {
             active.select_nth_unstable_by(most, |one, other| {
                 (one.0, &one.1.name).cmp(&(other.0, &other.1.name))

@@ -18,7 +18,7 @@ use warren_control::{CutOff, RequestRefused};
 use warren_session::PublicKey;
 
 /// How long an operator waits for the store.
-// The exit itself gives a request up after three seconds (`PATIENCE` in `fleet/requests.rs`).
+// This is longer than the three seconds after which the exit itself gives a request up (`PATIENCE` in `fleet/requests.rs`).
 const STORE_PATIENCE: Duration = Duration::from_millis(3_200);
 
 /// How long a command waits for the other exits to apply a change that is in the store.
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_millis(4_500);
 pub(crate) struct Awaited {
     proposed: Proposed,
     begun: Instant,
-    /// When the change was in the store, and the store's revision that contains it.
+    /// When the store had the change, and the revision of the store that contains it.
     stored: Option<(Instant, i64)>,
 }
 
@@ -70,11 +70,11 @@ impl Clients {
                     self.take_roster(&signed);
                 }
             }
-            Err(why) => fleet.lose(&format!("it sent an invalid message: {why}"), sessions),
+            Err(why) => fleet.lose(&format!("warren-fleet sent an invalid message: {why}"), sessions),
         }
     }
 
-    /// Hands the fleet's roster to clients. A roster from the store is checked like one from anybody else.
+    /// Hands the fleet's roster to clients. A roster from the store is checked like any other.
     fn take_roster(&mut self, signed: &[u8]) {
         let Some(directory) = self.path.parent().map(Path::to_owned) else { return };
         if let Err(why) = roster::take(self, &directory, signed) {
@@ -87,7 +87,7 @@ impl Clients {
         for key in keys {
             self.follow(*key);
             let is = self.registry().by_key(*key).is_some_and(is_on_host);
-            // A client that is gone has left its forwards and prefixes behind.
+            // The host may still have the forwards and prefixes of a client that is gone.
             let was = self.on_host.contains(key);
             self.has_moved |= is || was;
             if is {
@@ -117,7 +117,7 @@ impl Clients {
     /// Tells the fleet that a client has a session here, or keeps it.
     pub(super) fn say_opened(&mut self, session: SessionId, key: PublicKey) {
         let Some(fleet) = &mut self.fleet else { return };
-        // If the session is over by now, the fleet need not hear of it.
+        // If the session is over by now, the fleet does not need the message.
         let Some(opened) = self.sessions.session(session) else { return };
         let (nonce, claim) = (opened.nonce().to_vec(), opened.claim());
         if let Some(live) = self.live.get_mut(&session) {
@@ -164,7 +164,8 @@ impl Clients {
         if let (Some(id), Some(fleet)) = (proposed.id, &mut self.fleet) {
             fleet.watch(id);
             if proposed.in_force.is_some() {
-                // Copies the rows first: their request may have to wait for another one, and they must not be lost meanwhile.
+                // The rows are copied first. Their request may have to wait for another one, and they must not be lost in that
+                // time.
                 fleet.copy(&mut self.store, &mut self.sessions);
             }
         }
@@ -204,9 +205,9 @@ impl Clients {
         }
     }
 
-    /// At how many exits a client is cut off. `None` while it is worth waiting for more of them.
+    /// Returns at how many exits a client is cut off. `None` while waiting may add more of them.
     fn cut_off(&self, awaited: &mut Awaited, fleet: &Fleet, waited: Duration) -> Option<CutOff> {
-        // A conflict is sent again with another number, so what counts is whether everything is stored.
+        // After a conflict, the rows are sent again in another request. So the check is whether the store has everything.
         if awaited.stored.is_none() && !self.sessions.owes() {
             awaited.stored = Some((Instant::now(), fleet.revision()));
         }
@@ -257,7 +258,7 @@ fn away(reason: &str) -> String {
 
 fn log_unfit(error: &AdminError) {
     match error {
-        // A client that was removed here, which the store does not know yet.
+        // The client was removed here, and the store does not know that yet.
         AdminError::Registry(RegistryError::KeyRemoved { .. }) => tracing::debug!("{error}"),
         AdminError::Registry(_) | AdminError::Config(_) | AdminError::Busy => {
             tracing::error!("a client of the fleet cannot connect to this exit: {error}");
@@ -265,8 +266,7 @@ fn log_unfit(error: &AdminError) {
     }
 }
 
-/// The exit's Hello to `warren-fleet`. `None` if the exit has no valid name, which its configuration rules
-/// out.
+/// Returns the exit's Hello to `warren-fleet`. `None` if the exit has no valid name, which its configuration does not allow.
 fn hello(config: &ExitSettings) -> Option<ExitMessage> {
     let name = config.fleet.as_ref()?.name.clone();
     Some(ExitMessage::Hello {

@@ -5,7 +5,7 @@ use crate::reporting::Observations;
 use warren_control::RequestRefused;
 
 impl Daemon<'_> {
-    /// Adapts rules and routes to the host and to the networks behind clients.
+    /// Adapts rules and routes to changes on the host and to the networks behind clients.
     pub(super) async fn follow_host(&mut self) -> anyhow::Result<()> {
         let (registry, store) = (self.clients.registry(), self.clients.store_addresses());
         self.host.follow(&self.config, registry, store).await.map(drop)
@@ -27,7 +27,7 @@ impl Daemon<'_> {
             let sentence = format!(
                 "the change is in force, but routes and firewall did not follow: {error:#}; run: warren reload exit"
             );
-            // The audit log has no line of a change whose answer is a refusal.
+            // The log gets this sentence, because a refused change has no line in the audit log.
             tracing::error!("{sentence}");
             RequestRefused::new(sentence)
         })

@@ -1,4 +1,4 @@
-//! The daemon's end of the link to the fleet: events, what is due, and the changes that wait for the store.
+//! The daemon's end of the link to the fleet: its events, its timers, and the changes that wait for the store.
 
 use std::collections::VecDeque;
 use std::thread::available_parallelism;
@@ -32,12 +32,12 @@ impl<W> FleetLink<W> {
         Ok(Self { events, load_due: now, processor, waiting: Vec::new() })
     }
 
-    /// Makes the load due at once.
+    /// Makes a load report due at once.
     pub(super) fn hurry(&mut self) {
         self.load_due = Instant::now();
     }
 
-    /// The processor time that this process has used, if a load is due. The next load is due [`LOAD_EVERY`] later.
+    /// If a load report is due, returns the processor time that this process has used. The next report is due [`LOAD_EVERY`] later.
     pub(super) fn processor_if_due(&mut self, now: Instant) -> Option<Used> {
         if self.load_due > now {
             return None;
@@ -50,7 +50,7 @@ impl<W> FleetLink<W> {
 /// The processor time that this process has used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Used {
-    /// Cores since the latest load.
+    /// Number of cores in use since the latest load report.
     pub(super) cores: f32,
     /// Mean use of the cores over [`BUSY_OVER`], in thousandths of the cores that the exit can use.
     pub(super) busy_permille: u32,
@@ -58,7 +58,8 @@ pub(super) struct Used {
 
 /// Recent readings of this process's processor time.
 struct Processor {
-    /// The time and the value of each reading. The first is the newest one that is at least [`BUSY_OVER`] old, if there is one.
+    /// The time and the value of each reading. The first reading is the newest one that is at least [`BUSY_OVER`] old, if there is
+    /// such a reading.
     readings: VecDeque<(Instant, Duration)>,
     /// How many cores the exit can use.
     cores: u32,
@@ -122,7 +123,7 @@ mod tests {
             assert_eq!(last.cores, cores as f32);
             (last.busy_permille, processor.readings.len())
         };
-        // From the first report on, a burst counts only as its part of half a minute.
+        // From the first report on, a burst counts only in proportion to half a minute.
         assert_eq!(run(0, 2, 2).0, 66);
         assert_eq!(run(2, 28, 2).0, 1_000);
         assert_eq!(run(30, 30, 1).0, 500);

@@ -28,10 +28,10 @@ const MOST_HOURS: u32 = 8_760;
 /// The longest text that a name is made from, in bytes.
 const LONGEST_TYPED: usize = 400;
 
-/// Makes the answer to a change and its entry in the audit log.
+/// A function that makes the answer to a change, and the change's entry in the audit log.
 type Made = Box<dyn FnOnce(&Daemon<'_>, Value) -> (Value, Audited)>;
 
-/// A change that the page asks for and that may be made.
+/// A change that the page asked for and that passed the checks.
 struct Prepared {
     propose: Propose,
     follows_host: bool,
@@ -53,7 +53,7 @@ impl Daemon<'_> {
             ApiCall::Day => Ok(self.reporting.day()),
             ApiCall::Audit(query) => Ok(self.audit.page(&query)),
             ApiCall::Name(typed) => self.page_view().name_of(&typed),
-            // Answered once the change is in the store.
+            // The answer follows when the change has its outcome.
             ApiCall::Change(change) => return self.change_by_page(change, visitor, answer).await,
         };
         drop(answer.send(reply));
@@ -66,7 +66,7 @@ impl Daemon<'_> {
         visitor: Peer,
         answer: oneshot::Sender<Result<Value, String>>,
     ) {
-        // Read before the change, because the visitor's connection may end while the change is made.
+        // The user is read before the change, because the visitor's connection may end during the change.
         let user = visitor.user();
         let Prepared { propose, follows_host, made } = match self.page_view().prepare(change).await {
             Ok(prepared) => prepared,
@@ -93,7 +93,7 @@ impl Daemon<'_> {
     }
 }
 
-/// The state that the page may ask about, and against which its changes are checked.
+/// The state about which the page asks questions, and with which its changes are checked.
 struct PageView<'a> {
     config: &'a ExitSettings,
     clients: &'a Clients,
@@ -109,7 +109,7 @@ impl PageView<'_> {
             Change::Invite(asked) => self.invite_by_page(&asked),
             Change::AddWireGuard(named) => self.add_wireguard(&named.name),
             Change::Rename(asked) => {
-                // The command line checks a name before it asks.
+                // The page must check the name here. The command line does so before it asks.
                 invitation::check_name(&asked.to).map_err(|error| format!("{error:#}"))?;
                 let to = asked.to.clone();
                 self.change_one(asked.name, ClientChange::Rename { to }, asked.to).await
@@ -134,8 +134,8 @@ impl PageView<'_> {
         }
     }
 
-    /// Returns a name made from a person's text, and whether it is the plainest one. If it is not, also returns who has the
-    /// plainest one.
+    /// Returns a name made from a person's text, and the plainest such name. If a client or an invitation has the plainest name,
+    /// also returns which of the two.
     fn name_of(&self, typed: &Typed) -> Result<Value, String> {
         if typed.text.len() > LONGEST_TYPED {
             return Err(format!("a name is at most {LONGEST_TYPED} bytes long"));
@@ -217,7 +217,8 @@ impl PageView<'_> {
         let enrol = || -> anyhow::Result<_> {
             wireguard::endpoint(self.config)?;
             invitation::check_name(name)?;
-            // An exit that serves WireGuard always has a key for it, because only a restart can turn WireGuard on.
+            // The exit has this key if it serves WireGuard. A missing key means that [wireguard] was added and the exit has not
+            // been restarted.
             let exit_key = self.wireguard_key.ok_or_else(|| {
                 anyhow::anyhow!("the exit serves no WireGuard yet; restart it: systemctl restart warren-exit")
             })?;

@@ -27,7 +27,7 @@ impl Daemon<'_> {
     }
 
     async fn read_again(&mut self) -> anyhow::Result<Reloaded> {
-        // First everything that can be refused without having changed anything.
+        // The first steps can refuse the configuration, and change nothing yet.
         let mut config = load_exit(&self.config.path)?;
         let mut changed = self.config.changes(&config);
         refuse_what_takes_a_restart(&self.config, &config, &changed)?;
@@ -38,7 +38,7 @@ impl Daemon<'_> {
         refuse_missing_interface(&config)?;
         let state = state_directory(&self.clients)?.to_owned();
         let roster = roster::news_in_file(self.clients.fleet(), &state)?;
-        // Then move the listeners. A listener that cannot move stays where it was.
+        // Then the listeners move. A listener that cannot move stays where it was.
         if self.config.metrics.listen != config.metrics.listen {
             self.reporting.move_metrics(&self.config.metrics, &config.metrics).await?;
         }
@@ -53,14 +53,14 @@ impl Daemon<'_> {
         config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;
         if !is_unix(self.config.web.as_ref()) {
-            // Only after the new configuration is in force, because the sandboxed exit cannot make the socket again.
+            // This waits until the new configuration is in force, because the sandboxed exit could not make the socket again.
             self.reporting.forget_web_socket();
         }
         self.tuning.settings.strangers.set_silent(self.config.silent);
         self.follow_host().await?;
         self.worker.send_all(SharedCommand::SetForwarding { forwarding: forwarding(&self.config) }).await;
         warn_of_networks_untold(&self.config);
-        // Announced last: by now the host lets clients reach the announced addresses.
+        // This comes last: by now the host lets clients reach the announced addresses.
         self.clients.announce(announced(&self.config))?;
         if let Some(signed) = roster {
             roster::take(&mut self.clients, &state, signed.as_bytes())?;

@@ -14,9 +14,9 @@ use warren_control::{Answer, Peer, PendingRequest, Request, RequestRefused};
 #[cfg(debug_assertions)]
 use warren_daemon::panics;
 
-/// A request, sorted by how it is answered.
+/// A request, sorted by the kind of its answer.
 enum Asked {
-    /// A change of clients, which must be stored before it is answered. The host follows it, unless it is an invitation.
+    /// A change of clients. It is answered after it is stored. The host follows it, unless it is an invitation.
     Change {
         propose: Propose,
         follows_host: bool,
@@ -43,7 +43,7 @@ impl Daemon<'_> {
             }
             Ok(Asked::Other(request)) => {
                 let response = self.carry_out(*request, &peer).await;
-                // Reloads and drains make the sessions decide things, too.
+                // The sessions also have new actions after a reload or a drain.
                 self.clients.carry_out_all(&self.worker).await;
                 then(self, response);
             }
@@ -112,7 +112,7 @@ impl Daemon<'_> {
             Request::InvitationList { page } => Answer::of(list::invitations(self.clients.registry(), &page)),
             Request::IsInvited { name } => Answer::of(list::is_invited(self.clients.registry(), &name)),
             Request::RemovedList { page } => Answer::of(list::removed(self.clients.registry(), &page)),
-            // `sort` has taken out the changes of clients.
+            // `sort` has already taken the changes of clients out.
             Request::Retry
             | Request::Exec { .. }
             | Request::NetworkResolvers
@@ -128,7 +128,7 @@ impl Daemon<'_> {
         let settings = session_settings(&self.config);
         let imported = self.clients.import(dry_run, &settings, &self.worker).await;
         let summary = imported.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
-        // The import is in force, even if the host cannot follow.
+        // The import is in force, even if the host cannot follow it.
         if !dry_run {
             self.audit.note_command(peer, Change::imported(&summary));
         }

@@ -1,4 +1,4 @@
-//! What the daemon does for a fleet: it follows the link, says how busy the exit is, and lets operators wait for the store without
+//! The daemon's work for a fleet: it follows the link, reports how busy the exit is, and lets operators wait for the store without
 //! waiting itself.
 
 use std::time::Instant;
@@ -13,8 +13,8 @@ use crate::fleet::LinkEvent;
 use warren_tunnel::Snapshot;
 
 impl Daemon<'_> {
-    /// Makes a change of clients, and answers once it has its outcome: at once, unless the exit belongs to a fleet. `follows_host`
-    /// says whether rules and routes of the host may depend on the change.
+    /// Makes a change of clients, and answers once the change has its outcome. Without a fleet that is at once. `follows_host` says
+    /// whether rules and routes of the host may depend on the change.
     pub(super) async fn change(&mut self, propose: Propose, follows_host: bool, then: Then) {
         let proposed = match propose(&mut self.clients) {
             Ok(proposed) => proposed,
@@ -27,7 +27,7 @@ impl Daemon<'_> {
             return self.answer_waiting().await;
         }
         let settled = self.clients.settle(proposed, &self.worker).await;
-        // Done in any case: a change that shuts a client out is in force even if it could not be stored.
+        // The host follows in any case: a change that shuts a client out is in force even if it could not be stored.
         let followed = if follows_host { self.follow_clients().await } else { Ok(()) };
         let outcome = followed.and_then(|()| settled.map(|()| Value::Null));
         then(self, outcome);
@@ -51,13 +51,13 @@ impl Daemon<'_> {
     /// Handles an event of the link to the fleet.
     pub(super) fn take_link_event(&mut self, event: (u64, LinkEvent)) {
         if let (LinkEvent::Connected(_), Some(link)) = (&event.1, &mut self.fleet) {
-            // A new connection of `warren-fleet` does not know the load yet.
+            // A new `warren-fleet` process does not know the load yet.
             link.hurry();
         }
         self.clients.take_link_event(event, &self.config);
     }
 
-    /// Makes the exit serve clients or send them away, as the fleet requires.
+    /// Makes the exit serve its clients, or send them away, as the fleet requires.
     pub(super) fn follow_fleet(&mut self) {
         if self.clients.serve_as_fleet()
             && let Some(link) = &mut self.fleet

@@ -10,7 +10,8 @@ pub(super) struct Exits {
     list: Vec<FleetExit>,
     /// The revision of the latest change of a client, invitation or removed key.
     changed: i64,
-    /// The live exits that are behind: for each, the revision of the earliest change that it has not applied, and since when.
+    /// The live exits that are behind. Each has the revision of the earliest change that it has not applied, and the time since
+    /// when.
     waiting: BTreeMap<ExitId, (i64, Instant)>,
 }
 
@@ -18,7 +19,8 @@ impl Exits {
     pub(super) fn take(&mut self, now: Instant, changed: i64, list: Vec<FleetExit>) {
         let mut before = std::mem::take(&mut self.waiting);
         for exit in list.iter().filter(|exit| exit.is_alive && exit.applied < changed) {
-            // Later changes do not matter while an earlier one is not applied. After a restore, revisions are lower again.
+            // While an exit has not applied an earlier change, later ones do not matter. After a restore, revisions are lower
+            // again.
             let still = before
                 .remove(&exit.exit)
                 .filter(|(revision, _)| exit.applied < *revision && *revision <= changed);
@@ -27,7 +29,7 @@ impl Exits {
         (self.list, self.changed) = (list, changed);
     }
 
-    /// Notes that the store says nothing about the exits now, so it is not known what they have applied.
+    /// Notes that the store currently reports nothing about the exits, so nobody knows what they have applied.
     pub(super) fn lose(&mut self) {
         self.waiting.clear();
     }
@@ -40,7 +42,7 @@ impl Exits {
         self.changed
     }
 
-    /// How long an exit has been behind. Zero if it has applied all changes, or is not alive.
+    /// Returns how long an exit has been behind. Zero if it has applied all changes or is not alive.
     pub(super) fn behind(&self, exit: &ExitId, now: Instant) -> Duration {
         self.waiting.get(exit).map(|(_, since)| now.saturating_duration_since(*since)).unwrap_or_default()
     }

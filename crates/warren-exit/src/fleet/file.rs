@@ -1,5 +1,5 @@
-//! What an exit of a fleet keeps over a restart besides its clients: when the store answered last, the
-//! revision of its copy, which of its changes the store may lack, and the addresses of the store.
+//! The state that an exit of a fleet keeps across a restart besides its clients: when the store answered last, the revision of its
+//! copy, its changes that the store may lack, and the addresses of the store.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -45,9 +45,9 @@ impl Kept {
 pub(super) struct FleetFile {
     path: PathBuf,
     written: Kept,
-    /// The copy is at least at this revision, whatever the link says.
+    /// The exit's copy has at least this revision, even if the link reports a lower one.
     floor: i64,
-    /// While the store answers, the file's time of its latest answer is at most this old.
+    /// Maximum age of the file's time of the latest answer, while the store answers.
     lag: Duration,
 }
 
@@ -60,7 +60,7 @@ impl FleetFile {
         let path = store.with_file_name("fleet.json");
         let damaged = |why: String| {
             let sentence = format!(
-                "cannot be read: {why}; removals that the fleet has not heard of may be in it, so restore it from a backup, or remove it and remove those clients again"
+                "cannot be read: {why}; it may contain removals that the fleet does not know yet, so restore it from a backup, or remove it and remove those clients again"
             );
             ConfigError::of_file(&path, sentence)
         };
@@ -77,12 +77,12 @@ impl FleetFile {
         Ok((Self { path, written: kept.clone(), floor: 0, lag }, kept))
     }
 
-    /// Prevents a lower revision from being written from now on.
+    /// Prevents lower revisions from being written from now on.
     pub(super) fn stay_at(&mut self, revision: i64) {
         self.floor = revision;
     }
 
-    /// After this time a later answer of the store is worth writing.
+    /// The time after which a later answer of the store must be written.
     pub(super) fn lag(&self) -> Duration {
         self.lag
     }
@@ -98,7 +98,7 @@ impl FleetFile {
     /// When the file cannot be written. In that case it is unchanged.
     pub(super) fn keep(&mut self, kept: Kept) -> Result<(), ConfigError> {
         let kept = Kept { revision: kept.revision.max(self.floor), ..kept };
-        // A time in the future, from before the clock was set back, must not stay.
+        // The written time may be in the future, if the clock has been set back since. It must not stay.
         let waited = kept.answered.unwrap_or_default().abs_diff(self.written.answered.unwrap_or_default());
         let is_same = kept.unsent == self.written.unsent
             && kept.members == self.written.members
@@ -145,7 +145,7 @@ mod tests {
         let later = UNIX_EPOCH + Duration::from_secs(1_800_000_060);
         assert_eq!(kept.age(later), Some(Duration::from_secs(60)));
         assert_eq!(kept.age(UNIX_EPOCH), Some(Duration::ZERO), "a clock that was set back");
-        // A later answer alone is not worth a write, until the written one is old.
+        // A later answer alone is written only when the written one is old.
         file.keep(Kept { answered: Some(1_800_000_299), ..kept.clone() }).unwrap();
         assert_eq!(FleetFile::read(&store, None).unwrap().1, kept);
         file.keep(Kept { answered: Some(1_800_000_300), ..kept }).unwrap();

@@ -12,7 +12,7 @@ use warren_session::clients::MAX_CLIENTS;
 
 use super::socket::FleetSocket;
 
-/// `warren-fleet` says something every second. A connection that is silent for longer hangs.
+/// `warren-fleet` sends a message every second. A connection without a message for this long counts as hung.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// If writing a message takes longer than this, `warren-fleet` counts as hung.
@@ -24,8 +24,8 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Messages that may wait for the daemon. Each may be large, and `warren-fleet` can wait.
 const WAITING: usize = 4;
 
-/// How many messages may wait for `warren-fleet`. If more wait, it hangs. A new link is told of each session before anything can
-/// be written, hence `MAX_CLIENTS`.
+/// Maximum number of messages that may wait for `warren-fleet`. If more wait, it counts as hung. On a new link, the messages about
+/// all sessions wait at once, so the number includes `MAX_CLIENTS`.
 const UNWRITTEN: usize = MAX_CLIENTS + 4_096;
 
 /// An event on the link.
@@ -96,7 +96,7 @@ async fn accept(listener: UnixListener, users: Vec<u32>, events: mpsc::Sender<(u
         let events = events.clone();
         let serving = tokio::spawn(async move {
             let (reading, writing) = stream.into_split();
-            // When either direction ends, so does the connection.
+            // When either direction ends, the connection ends.
             let why = tokio::select! {
                 why = read(reading, number, &events) => why,
                 why = write(writing, unwritten) => why,
@@ -107,7 +107,8 @@ async fn accept(listener: UnixListener, users: Vec<u32>, events: mpsc::Sender<(u
     }
 }
 
-/// Whether the peer's user may speak for the fleet. The file's mode already keeps others out; this holds even if it is changed.
+/// Whether the peer's user may connect for the fleet. The file's mode already keeps other users out. This check also holds if
+/// somebody changes the mode.
 fn is_allowed(stream: &UnixStream, users: &[u32]) -> bool {
     match stream.peer_cred() {
         Ok(peer) if users.contains(&peer.uid()) => true,
@@ -126,7 +127,7 @@ async fn read(mut from: OwnedReadHalf, number: u64, events: &mpsc::Sender<(u64, 
     loop {
         match timeout(SILENCE, read_frame::<FleetMessage>(&mut from)).await {
             Ok(Ok(Some(message))) => {
-                // The daemon may be busy. `warren-fleet` then waits in its own writes.
+                // The daemon may be busy. In that case `warren-fleet` waits in its own writes.
                 if events.send((number, LinkEvent::Message(Box::new(message)))).await.is_err() {
                     return "the exit ends".to_owned();
                 }

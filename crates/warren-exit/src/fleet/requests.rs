@@ -10,7 +10,7 @@ use warren_session::exit::StoreRequestId;
 /// How long the exit waits for the answer to a request. `warren-fleet` answers within 2.5 s.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Maximum number of unanswered requests. `warren-fleet` answers each in time, so more mean that it is broken.
+/// Maximum number of unanswered requests. `warren-fleet` answers each request in time, so more of them mean that it is broken.
 pub(super) const MOST_OPEN: usize = 4_096;
 
 /// A request without an answer.
@@ -20,11 +20,11 @@ pub(super) struct Asked {
     since: Instant,
     /// When the exit gives the request up.
     until: Instant,
-    /// Whether the exit has given the request up. If it is stored all the same, its rows come as a change.
+    /// Whether the exit has given the request up. If the store makes the change after all, its rows arrive as a change.
     pub(super) is_late: bool,
 }
 
-/// The state of a request that somebody waits for.
+/// The state of a request that a caller waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The store has not answered yet.
@@ -72,6 +72,7 @@ impl Operation {
         );
         match (has(|row| matches!(row, RowChange::Removed { .. })), client, invitation) {
             (true, ..) => Self::Remove,
+            // An enrolment changes both rows: it adds the client, and marks the invitation as used.
             (false, true, true) => Self::Enrol,
             (false, false, true) => Self::Invite,
             (false, _, false) => Self::Change,
@@ -117,7 +118,7 @@ impl Requests {
         self.asked.contains_key(&StoreRequestId(id))
     }
 
-    /// Takes out an answered request.
+    /// Removes an answered request.
     pub(super) fn answered(
         &mut self,
         id: u64,
@@ -142,7 +143,7 @@ impl Requests {
         [Operation::Enrol, Operation::Invite, Operation::Change, Operation::Remove].into_iter().map(of)
     }
 
-    /// Gives up the requests whose time is over. Returns each of them once.
+    /// Gives up the requests whose time is over. Returns each of them only once.
     pub(super) fn give_up(&mut self, now: Instant) -> Vec<StoreRequestId> {
         let mut given_up = Vec::new();
         for (id, asked) in &mut self.asked {
@@ -170,6 +171,7 @@ impl Requests {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
+        // A late request only waits for its answer, so it needs no timer.
         self.asked.values().filter(|asked| !asked.is_late).map(|asked| asked.until).min()
     }
 
@@ -190,6 +192,7 @@ impl Requests {
         self.watched.get(&id).copied().unwrap_or(Verdict::Open)
     }
 
+    // Only the first outcome counts. A late answer must not contradict what an operator may have been told.
     fn tell(&mut self, id: StoreRequestId, outcome: Outcome) {
         if let Some(verdict @ Verdict::Open) = self.watched.get_mut(&id) {
             *verdict = Verdict::Given(outcome);

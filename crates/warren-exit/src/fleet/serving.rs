@@ -1,4 +1,5 @@
-//! Whether the exit serves: until the store has been silent for too long, or an operator drains it from another exit.
+//! Decides whether the exit serves. It stops when the store has been silent for too long, or when an operator of any exit drains
+//! it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -6,26 +7,26 @@ use warren_fleet_link::ExitState;
 use warren_session::exit::ExitSessions;
 use warren_session::goodbye::Goodbye;
 
-/// The store counts as silent only after this time, even if no silence at all is allowed: it answers every second.
+/// The store counts as silent only after this time, even if no silence is allowed, because it answers only every second.
 const SHORTEST: Duration = Duration::from_secs(3);
 
 /// How long clients have to leave a stale exit. Then it cuts them off, because one of them may have been removed elsewhere.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// Two answers less than this apart count as one.
+/// Two reported answers that are less than this apart count as the same answer.
 const SAME: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(super) struct Serving {
     /// How long the exit serves after the store's last answer. `None` means without limit.
     limit: Option<Duration>,
-    /// When the store answered last, as far back as an `Instant` reaches. A new member starts with its own start time.
+    /// When the store answered last, as far back as an `Instant` reaches. A new exit of the fleet begins with its start time.
     heard: Instant,
     /// How much earlier than `heard` the answer was, if an `Instant` does not reach that far.
     before: Duration,
     /// The wall-clock time of that answer, in seconds since 1970. `None` if the store has never answered.
     answered: Option<u64>,
-    /// Whether an operator drains the exit, from any exit of the fleet.
+    /// Whether an operator has drained the exit. The operator may have done so at any exit of the fleet.
     is_drained: bool,
     /// Whether the exit sends its clients away because it ends.
     is_ending: bool,
@@ -57,9 +58,9 @@ impl Serving {
         }
     }
 
-    /// Notes that the store has answered some time ago. Returns whether that is news.
+    /// Notes that the store answered `ago` before now. Returns whether the answer is a new one.
     pub(super) fn heard(&mut self, now: Instant, ago: Duration) -> bool {
-        // The same answer, or an earlier one: `warren-fleet` may have started again.
+        // This is the same answer as before, or an earlier one, for instance because `warren-fleet` has restarted.
         if self.answered.is_some() && ago.saturating_add(SAME) >= self.silent(now) {
             return false;
         }
@@ -103,7 +104,7 @@ impl Serving {
         if self.is_leaving { ExitState::Draining } else { ExitState::Serving }
     }
 
-    /// When [`Self::follow`] has something to do even if nothing happens.
+    /// When [`Self::follow`] must be called even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
         let stale =
             self.limit.filter(|_| !self.is_stale).map(|limit| self.heard + limit.saturating_sub(self.before));
@@ -134,6 +135,8 @@ impl Serving {
             sessions.serve_again();
         }
         self.is_leaving = is_leaving;
+        // The clients that are left are closed with the same reason as those that were asked to leave, so they also go to another
+        // exit.
         if self.cut_off.is_some_and(|at| at <= now) {
             self.cut_off = None;
             sessions.shutdown(now, Goodbye::Draining);

@@ -40,7 +40,7 @@ impl FleetSocket {
         if let Some(group) = number_in(&groups, ACCOUNT)
             && let Err(error) = open_to(&directory, &path, group)
         {
-            // The socket still works for root, and for a link that runs as the exit's own user.
+            // The socket still works for root, and for a `warren-fleet` that runs as the exit's own user.
             tracing::warn!(
                 "{} cannot be given to the group {ACCOUNT}: {error}; add the exit's user to that group",
                 path.display()
@@ -71,7 +71,7 @@ impl FleetSocket {
 
 impl Drop for FleetSocket {
     fn drop(&mut self) {
-        // The directory may be gone already.
+        // The directory may already be gone.
         drop(fs::remove_file(&self.path));
     }
 }

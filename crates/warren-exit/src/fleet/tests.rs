@@ -1,4 +1,4 @@
-//! The exit's side of the fleet, without a socket.
+//! Tests the exit's side of the fleet, without a socket.
 
 use std::path::Path;
 use std::time::UNIX_EPOCH;
@@ -13,7 +13,7 @@ use super::*;
 const ALICE: PublicKey = PublicKey([1; 32]);
 const BOB: PublicKey = PublicKey([2; 32]);
 
-/// An exit of a fleet, whose `warren-fleet` is this test.
+/// An exit of a fleet. The test plays its `warren-fleet`.
 struct Member {
     fleet: Fleet,
     sessions: ExitSessions,
@@ -40,7 +40,7 @@ impl Member {
         Self { fleet, sessions, store, directory, said: None, links: 0 }
     }
 
-    /// The exit is killed and starts again.
+    /// Kills the exit and starts it again.
     fn restart(self) -> Self {
         let max_staleness = self.fleet.settings.max_staleness;
         Self::start_in(self.directory, max_staleness)
@@ -61,7 +61,7 @@ impl Member {
         self.said = Some(said);
     }
 
-    /// Connects, and the store has these clients.
+    /// Connects. The store has these clients.
     fn link(&mut self, rows: Vec<RowChange>) {
         self.connect();
         self.hear(FleetMessage::Answered { ago: Duration::ZERO }).unwrap();
@@ -139,7 +139,7 @@ fn a_change_is_in_force_once_the_store_has_it() {
     exit.hear(FleetMessage::Answer { id: requests[0].0, outcome: stored(2) }).unwrap();
     assert!(exit.has(ALICE));
     assert!(exit.said().contains(&ExitMessage::Applied { revision: 2 }));
-    // The change is soon on disk. Then the exit knows it after a restart, even without a link.
+    // The change is soon on disk. The exit then has it after a restart, even without a link.
     exit.fleet.handle_timeout(Instant::now() + COPY_WITHIN, &mut exit.store, &mut exit.sessions);
     assert!(exit.restart().has(ALICE));
 }
@@ -158,7 +158,7 @@ fn without_a_store_that_answers_a_proposal_is_refused_at_once_and_nothing_is_sen
     assert_eq!(exit.add("alice", ALICE), Verdict::NotAsked, "away");
     assert_eq!(exit.requests(), []);
     assert_eq!(exit.fleet.why_away(), "no route");
-    // The control.
+    // The control: the store can be reached.
     exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
     assert_eq!(exit.add("alice", ALICE), Verdict::Open);
     assert_eq!(exit.requests().len(), 1);
@@ -213,7 +213,7 @@ fn requests_without_an_answer_are_unavailable_once_when_the_link_is_lost() {
     assert!(matches!(exit.fleet.verdict(id), Verdict::Given(Outcome::Unavailable)));
     exit.fleet.lose("again", &mut exit.sessions);
     assert_eq!(exit.fleet.counts.unavailable, 2, "each once");
-    // On the next link, the exit sends again what is in force, but not the proposal.
+    // On the next link, the exit sends again the changes that are in force, but not the proposal.
     exit.connect();
     exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
     exit.hear(FleetMessage::Whole { revision: 1, rows: rows(), is_last: true }).unwrap();
@@ -234,9 +234,9 @@ fn a_removal_that_failed_is_sent_again_as_soon_as_the_link_says_that_the_store_a
         exit.act();
         exit.requests().len()
     };
-    // The control: it is sent once while it is unanswered.
+    // The control: an unanswered request is sent only once.
     assert_eq!(again(&mut exit), 0);
-    // Another member of the store takes over. The link says all the time that the store is reachable.
+    // Another member of the store takes over. During that time the link reports that the store is reachable.
     exit.hear(FleetMessage::Answer { id, outcome: Outcome::Unavailable }).unwrap();
     exit.act();
     assert_eq!(exit.requests().len(), 0);
@@ -302,7 +302,7 @@ fn what_cannot_be_meant_is_refused_and_a_new_link_puts_it_right() {
     assert!(exit.hear(FleetMessage::Whole { revision: 2, rows: gone, is_last: true }).is_err(), "a deletion");
     let roster = FleetMessage::Roster { bytes: vec![0; MAX_ROSTER_LENGTH + 1] };
     assert!(exit.hear(roster).is_err(), "a roster that is too long");
-    // The control: nobody was lost, and all goes on.
+    // The control: no client was lost, and everything continues.
     exit.link(rows());
     assert!(exit.has(ALICE) && exit.has(BOB));
     assert!(exit.hear(change(2)).is_ok());
@@ -343,7 +343,7 @@ fn a_stale_exit_sends_clients_away_and_takes_them_again_when_it_follows_the_stor
     assert!(exit.fleet.due().is_some_and(|due| due <= at(61)), "it looks again in time");
     assert!(exit.fleet.serve(at(61), &mut exit.sessions));
     assert_eq!(state(&exit), ExitState::Draining);
-    // A link alone is not enough, and neither is a store before the exit has read its clients.
+    // A link alone is not enough. A reachable store is not enough either, before the exit has read its clients.
     exit.connect();
     exit.hear(FleetMessage::Answered { ago: Duration::ZERO }).unwrap();
     exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
@@ -373,7 +373,7 @@ fn the_time_without_the_store_counts_from_its_answer_whatever_the_link_says_mean
             ..=4 => StoreLink::Reachable,
             _ => StoreLink::Away { silent: Duration::from_secs(seconds), reason: String::new() },
         };
-        // At 30 s, the link has just started again, and knows only an earlier answer.
+        // At 30 s, the link has just restarted and knows only an earlier answer.
         let ago = Duration::from_secs(if seconds == 30 { 45 } else { seconds });
         for message in [FleetMessage::Store(store), FleetMessage::Answered { ago }] {
             exit.fleet.take(at(seconds), message, &mut exit.sessions).unwrap();
@@ -433,7 +433,7 @@ fn a_restart_does_not_make_an_exit_fresh_again() {
     let mut exit = exit.restart();
     assert!(!exit.fleet.serve(now + Duration::from_secs(10), &mut exit.sessions));
     assert!(exit.fleet.serve(now + Duration::from_secs(20), &mut exit.sessions));
-    // The control: one that may serve for ever.
+    // The control: an exit without a limit serves forever.
     let mut exit = Member::start_in(tempfile::tempdir().unwrap(), None);
     assert!(!exit.fleet.serve(now + Duration::from_secs(1 << 20), &mut exit.sessions));
 }
@@ -506,7 +506,7 @@ fn a_member_that_the_store_gets_later_is_unknown_until_its_name_was_looked_up() 
     }
     member.hear(members(&[("a", &[]), ("c", &["192.0.2.3"])])).unwrap();
     assert_eq!(known(&member), Some(addresses(&["192.0.2.1", "192.0.2.3"])), "the address of b is forgotten");
-    // The controls: the same members without an address now, and one member fewer.
+    // The controls: the same members while their addresses cannot be found, and a list with one member fewer.
     member.hear(members(&[("a", &[]), ("c", &[])])).unwrap();
     assert_eq!(known(&member), Some(addresses(&["192.0.2.1", "192.0.2.3"])));
     member.hear(members(&[("a", &[])])).unwrap();

@@ -42,6 +42,7 @@ impl Fleet {
 
     /// Returns which exits have applied a revision.
     pub(crate) fn heard(&self, revision: i64) -> Heard {
+        // This exit itself has applied the revision.
         let mut heard = Heard { heard: 1, ..Heard::default() };
         for exit in self.others() {
             let name = exit.exit.to_string();
@@ -62,6 +63,7 @@ impl Fleet {
     pub(crate) fn status(&self, stays_refused: u64) -> FleetStatus {
         let now = Instant::now();
         let store = match &self.store {
+            // The link comes first: without it, nothing else is known about the store.
             _ if self.link.is_none() => "no_link",
             StoreLink::Reachable if self.follows => "reachable",
             StoreLink::Reachable => "reading",

@@ -33,7 +33,7 @@ impl HostPorts {
     /// Lists the ports of this host's sockets and firewall rules.
     ///
     /// # Errors
-    /// If its sockets cannot be listed. Rules that cannot be read count as none, as for clients' own flows.
+    /// If its sockets cannot be listed. Rules that cannot be read count as absent, as they do for clients' own flows.
     pub(crate) async fn look(own: OwnPorts) -> std::io::Result<Self> {
         Ok(Self::new(own, facts::own_ports()?, published::look().await.ports))
     }
@@ -86,7 +86,7 @@ pub(crate) fn refuse_taken(
     Ok(())
 }
 
-/// The ports at which the exit itself listens, also where only this host can reach them.
+/// The ports at which the exit itself listens, including those that only this host can reach.
 pub(crate) fn own_ports(config: &ExitSettings) -> OwnPorts {
     let one = |protocol, port| Ports { protocol, first: port, last: port };
     let listen = config
@@ -170,7 +170,7 @@ pub(super) fn end_connections(config: &ExitSettings, forwards: Vec<ForwardedPort
         };
         leads_to_client && !forwards.iter().any(|forward| leads(forward, flow))
     };
-    // Runs on another thread, because a busy exit tracks many flows. Meanwhile, the ruleset already drops packets of the
+    // This runs on another thread, because a busy exit tracks many flows. In the meantime, the ruleset already drops packets of the
     // removed forwards.
     spawn_blocking(move || match tracking::forget_sent_on(is_over) {
         Ok(connections) => tracing::debug!(connections, "ended connections of forwards that are gone"),

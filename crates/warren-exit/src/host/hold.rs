@@ -18,9 +18,10 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// Leaves the table for a successor, or removes it.
 ///
-/// - After a restart signal it stays until the successor takes it.
-/// - After a stop, another process removes it a moment later. So flows survive a stop and a start by hand, and a stop alone leaves nothing.
-/// - Under a service manager, a stop removes it at once: a service manager sends another signal for a restart.
+/// After a restart signal, the table stays until the successor takes it.
+/// After a stop, another process removes the table a moment later. So flows survive a stop and a start by hand, and a stop alone
+/// leaves nothing behind.
+/// Under a service manager, a stop removes the table at once, because a service manager uses another signal for a restart.
 pub(crate) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow::Result<()> {
     if ending == Ending::Restart {
         return Ok(());
@@ -29,8 +30,8 @@ pub(crate) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow
         return Ok(hold.remove().await?);
     }
     match helper.release_hold().await {
-        // Unlocks the journal, and leaves the table to the other process. That process would mistake a locked journal for that of
-        // a new exit.
+        // Unlocks the journal and leaves the table to the other process. With the journal locked, that process would assume that a
+        // new exit has taken the table.
         Ok(()) => drop(hold),
         Err(error) => {
             tracing::debug!("cannot start another process: {error}");

@@ -1,4 +1,4 @@
-//! The networks behind clients on this host: which are routed to their clients, and which are not because this host needs them.
+//! The networks behind clients on this host. Some are routed to their clients, and others are not because this host needs them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use warren_session::clients::ClientRegistry;
 use crate::fleet::StoreAddresses;
 
 /// Addresses that the host of a fleet's exit must reach by its own routes, even if they are inside a network behind a client.
-/// Without its store the exit would learn nothing more, not even that such a network is gone again. An exit without a fleet needs
-/// no such addresses: its operator may well have a resolver behind a client.
+/// Without its store, the exit would learn nothing more, not even that such a network is gone again. An exit without a fleet needs
+/// no such addresses. Its operator may well have a resolver behind a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needed {
     /// The addresses of the fleet's store. `Unknown` until the names of all members have been looked up.
     store: Addresses,
-    /// The resolvers that the host's files name. The store's name may have to be looked up there.
+    /// The resolvers that the host's files name. The host may need them to look up the store's name.
     resolvers: Addresses,
 }
 
@@ -27,11 +27,11 @@ enum Addresses {
     /// The exit belongs to no fleet, or no client has a network.
     #[default]
     NotNeeded,
-    /// At least one has never been found out. Any network may contain it.
+    /// At least one address was never found out. It could be in any network.
     Unknown,
     Known(Vec<IpAddr>),
-    /// The helper's last list was empty. These are the addresses of the list before. Another program may be rewriting the file,
-    /// so they count until the next look.
+    /// The helper's last list was empty. These are the addresses of the list before that. Another program may be rewriting the
+    /// file, so they count until the next look.
     Emptied(Vec<IpAddr>),
 }
 
@@ -45,6 +45,7 @@ impl Needed {
         before: &Self,
     ) -> Self {
         let has_networks = registry.prefixes().next().is_some();
+        // Without networks behind clients nothing can hide these addresses, so the helper need not be asked.
         match store.filter(|_| has_networks) {
             Some(store) => {
                 let resolvers = before.resolvers.after(helper.try_list_resolvers().await);
@@ -73,7 +74,7 @@ impl Addresses {
         }
     }
 
-    /// The resolvers after the helper was asked. If the helper fails, the known resolvers stay.
+    /// The resolvers after the helper's answer. If the helper fails, the known resolvers stay.
     fn after(&self, listed: anyhow::Result<Vec<IpAddr>>) -> Self {
         match (listed, self) {
             (Ok(listed), Self::Known(known)) if listed.is_empty() => Self::Emptied(known.clone()),
@@ -86,10 +87,10 @@ impl Addresses {
     }
 }
 
-/// A network that is not routed to its client, because this host has a permanent address in it, or must reach an address in it
-/// that is not behind the client. Otherwise any exit of a fleet could divert the traffic between all others and their neighbours,
-/// or cut them off from the store. Networks that a router advertises do not count: anybody on the link can send an advertisement,
-/// and would get what belongs to the client.
+/// A network that is not routed to its client. Either this host has a permanent address in it, or the host must reach an address in
+/// it that is not behind the client. Otherwise any exit of a fleet could divert the traffic between all others and their
+/// neighbours, or cut them off from the store. Networks that a router advertises do not count: anybody on the link can send an
+/// advertisement, and would get the client's traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Withheld {
     client: String,
@@ -104,7 +105,7 @@ impl fmt::Display for Withheld {
     }
 }
 
-/// Returns the networks behind clients that are not disabled, in order: those in force, and those withheld.
+/// Returns the networks behind all clients that are not disabled, in order: first those in force, then those withheld.
 pub(super) fn in_force(
     registry: &ClientRegistry,
     host: &Surroundings,
@@ -127,7 +128,7 @@ fn why_withheld(prefix: IpNet, host: &Surroundings, needed: &Needed) -> Option<S
     if let Some(link) = host.permanent.iter().find(|link| link.network.contains(&prefix)) {
         return Some(format!("it is part of this host's network {} ({}){OTHER}", link.network, link.device));
     }
-    // The route of a narrower network on a link stays in force.
+    // If the client's network is wider than the link's network, the link's own route stays in force.
     let is_on_link = |address: &IpAddr| {
         let mut links = host.permanent.iter().map(|link| link.network);
         links.any(|link| link.contains(address) && prefix.contains(&link))
@@ -164,7 +165,7 @@ mod tests {
         for (number, prefix) in (1..).zip(prefixes) {
             let mut client = Client::new(format!("c{number}"), PublicKey([number; 32]), UNIX_EPOCH);
             client.prefixes = vec![prefix.parse().unwrap()];
-            // The prefixes overlap, so each is in a registry of its own.
+            // The prefixes overlap, so each one is in a separate registry.
             let mut alone = ClientRegistry::new();
             alone.add(client).unwrap();
             let needed = Needed::default();
@@ -192,7 +193,7 @@ mod tests {
             ("2001:db8::/32", Some("it contains the fleet's store, 2001:db8::1")),
             ("203.0.113.0/26", Some("it contains a resolver of this host, 203.0.113.53")),
             ("203.0.113.128/25", None),
-            // The member on this host's own network is reached by that network's route.
+            // The member on this host's own network is reached over that network's route.
             ("192.0.0.0/16", None),
             ("192.0.2.9/32", Some("it is part of this host's network 192.0.2.0/24 (eth0)")),
         ];
@@ -200,7 +201,7 @@ mod tests {
             let prefix = prefix.parse().unwrap();
             let expected = expected.map(|why| format!("{why}{OTHER}"));
             assert_eq!(why_withheld(prefix, &host, &needed), expected, "{prefix}");
-            // The control.
+            // The control: the network behind the client contains only the member's address.
             let is_own = prefix.to_string() == "192.0.2.9/32";
             assert_eq!(why_withheld(prefix, &host, &Needed::default()).is_some(), is_own, "{prefix}");
         }
@@ -253,7 +254,7 @@ mod tests {
             let said = why(members).unwrap();
             assert!(said.contains("are not all known yet; look at `endpoints`"), "{said}");
         }
-        // The control.
+        // The control: all members have known addresses.
         assert_eq!(why(&[("a", &["198.51.100.1"])]), None);
         assert!(
             why(&[("a", &["198.51.100.1"]), ("b", &["203.0.113.9"])])

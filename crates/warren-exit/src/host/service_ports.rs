@@ -1,5 +1,5 @@
-//! The ports of this host's other services. Forwards must not take them. NAT must not use them for clients' traffic: a client that sends from such a port to a peer of
-//! the service would receive what the peer sends to the service (CVE-2021-3773).
+//! The ports of this host's other services. Forwards must not take them. NAT must not use them for clients' traffic either: a
+//! client that sends from such a port to a peer of the service would receive what the peer sends to the service (CVE-2021-3773).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,10 +15,11 @@ use warren_host::published::Published;
 
 use super::forwards::{HostPorts, own_ports};
 
-/// How often sockets and others' rules are listed. A service is in two lists in a row within twenty seconds, unless listing takes long.
+/// How often sockets and other programs' rules are listed. Within twenty seconds, a new service is in two lists in a row, unless
+/// listing takes long.
 const EVERY: Duration = Duration::from_secs(8);
 
-/// The ports that are kept from clients' traffic.
+/// The ports that clients' traffic must not use.
 #[derive(Debug)]
 pub(super) struct ServicePorts {
     kept: Vec<ServicePort>,
@@ -30,7 +31,8 @@ pub(super) struct ServicePorts {
     listing: Option<JoinHandle<Listed>>,
     /// The sockets' ports, from the last listing that succeeded.
     sockets: Vec<ServicePort>,
-    /// The ports that no forward may take: those of the last listing that succeeded. `lasting` has those of two checks in a row.
+    /// The ports that no forward may take, from the last listing that succeeded. `lasting` has those that two checks in a row have
+    /// found.
     own: Vec<Ports>,
     lasting: Vec<Ports>,
     /// The ports that rules publish, from the last listing that succeeded.
@@ -42,7 +44,8 @@ pub(super) struct ServicePorts {
 impl ServicePorts {
     /// Keeps every port that is in use now from NAT.
     pub(super) async fn look(helper: Helper, now: Instant) -> Self {
-        // Runs on this thread: the daemon has not entered its sandbox yet, and a thread that starts now would stay outside.
+        // This runs on the current thread. The daemon has not entered its sandbox yet, and a thread that starts now would stay
+        // outside.
         let (sockets, own) = (facts::service_ports(), facts::own_ports());
         let listed = Listed { sockets, own, published: helper.list_published().await };
         let mut this = Self {
@@ -69,7 +72,7 @@ impl ServicePorts {
         &self.helper
     }
 
-    /// The ports that are kept.
+    /// The ports that clients' traffic must not use.
     pub(super) fn kept(&self) -> Vec<ServicePort> {
         self.kept.clone()
     }
@@ -89,16 +92,15 @@ impl ServicePorts {
         Ok(HostPorts::new(own_ports(config), own?, published?.ports))
     }
 
-    /// Starts or finishes a check. Changes the kept ports only if clients' traffic could otherwise get a port that two checks in
-    /// a row found in use. One check is not enough: a query to a resolver holds its socket only briefly, and each change of the
-    /// rules resets the counters of dropped packets.
+    /// Starts or finishes a check. The kept ports change only if two checks in a row have found a port in use that clients' traffic
+    /// could still get. One check is not enough: a query to a resolver has its socket only briefly, and each change of the rules
+    /// resets the counters of dropped packets.
     pub(super) async fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
         if self.listing.is_none() && now >= self.due {
             self.due = now + EVERY;
             self.listing = Some(tokio::spawn(list(self.helper.clone())));
         }
-        // With thousands of rules or sockets, a check takes seconds. The daemon must not keep its workers' reports waiting for
-        // it.
+        // With thousands of rules or sockets, a check takes seconds. The reports of the workers must not wait for that.
         let Some(listing) = self.listing.take_if(|listing| listing.is_finished()) else { return };
         let Ok(listed) = listing.await else { return };
         self.note(listed);
@@ -116,15 +118,15 @@ impl ServicePorts {
         self.seen = seen;
     }
 
-    /// Records the result of a check. While some rules cannot be read, ports that were found before stay. Otherwise anybody who
-    /// makes the listing fail could have them given away.
+    /// Records the result of a check. While some rules cannot be read, ports that were found before stay. Otherwise anybody who can
+    /// make the listing fail could get these ports.
     fn note(&mut self, Listed { sockets, own, published }: Listed) {
         match own {
             Ok(own) => {
                 self.lasting = own.iter().copied().filter(|ports| self.own.contains(ports)).collect();
                 self.own = own;
             }
-            // The sockets are listed in the same way, and the warning for them below is enough.
+            // The sockets are listed in the same way, so the warning about them below is enough.
             Err(error) => tracing::debug!("cannot list this host's ports: {error}"),
         }
         match sockets {

@@ -1,5 +1,6 @@
-//! Keeps forwarding, addresses and link as the exit needs them, and restores what other programs undo. The exit's nftables tables
-//! are not part of this, because only the exit can change them. If the host gets another way to the internet, the exit follows.
+//! Keeps forwarding, addresses and the link as the exit needs them, and restores what other programs undo. The exit's nftables
+//! tables are not part of this, because only the exit can change them. If the host gets another route to the internet, the exit
+//! uses it.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,7 @@ impl Upkeep {
         let new: Vec<Step> = steps.iter().filter(|step| !self.plan.steps.contains(step)).cloned().collect();
         let made = host.apply(&Plan { steps: new }).await;
         if let Err(error) = made.map(drop) {
-            // The plan stays as it was, so the next check tries again.
+            // The plan stays the same, so the next check tries again.
             return Some(error.to_string());
         }
         self.plan.steps.retain(|step| !is_of_device(step));

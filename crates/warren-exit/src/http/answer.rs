@@ -29,7 +29,7 @@ impl Answer {
         self
     }
 
-    /// The answer for a HEAD request: it states the length of the body, but leaves the body out.
+    /// The answer to a HEAD request. It states the length of the body, but does not contain the body.
     pub(crate) fn without_body(self) -> Self {
         Self { with_body: false, ..self }
     }
@@ -37,7 +37,7 @@ impl Answer {
     /// The answer as it is sent.
     pub(crate) fn into_bytes(self) -> Zeroizing<Vec<u8>> {
         let body = if self.with_body { self.body.as_str() } else { "" };
-        // Allocates the whole length at once, so that growing leaves no copy behind.
+        // The whole length is allocated at once, because growing would leave copies behind.
         Zeroizing::new([&self.head, "\r\n", body].concat().into_bytes())
     }
 }

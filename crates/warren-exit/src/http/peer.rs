@@ -1,13 +1,13 @@
-//! Who is at the other end of an HTTP connection.
+//! The other end of an HTTP connection.
 
 use std::net::{IpAddr, SocketAddr};
 
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// The peer's address, and this end's.
+    /// TCP: the peer's address, and the address of this end.
     Tcp { remote: SocketAddr, local: SocketAddr },
-    /// The user's number, from the kernel.
+    /// A Unix socket: the number of the peer's user, from the kernel.
     Unix { user: Option<u32> },
 }
 
@@ -20,8 +20,8 @@ impl Peer {
         }
     }
 
-    /// Returns the user of this host that has the other end. Behind `ssh -L`, that is the user who logged in. `None` if the
-    /// kernel cannot tell, for instance because the connection is over.
+    /// Returns the local user who owns the other end. Behind `ssh -L`, that is the user who logged in. `None` if the kernel cannot
+    /// tell, for instance because the connection is over.
     pub(crate) fn user(self) -> Option<u32> {
         match self {
             Self::Tcp { remote, local } => warren_host::socket_owner(remote, local).ok().flatten(),

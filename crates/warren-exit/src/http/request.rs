@@ -13,7 +13,7 @@ pub(crate) struct Head {
     pub(crate) target: String,
     /// 0 for HTTP/1.0, 1 for HTTP/1.1.
     pub(crate) minor_version: u8,
-    /// Whether each line ends with CR LF, as the standard says. A person who types into netcat sends a line feed alone.
+    /// Whether each line ends with CR LF, as the standard requires. If a person types into netcat, lines end with LF only.
     pub(crate) has_carriage_returns: bool,
     fields: Vec<(String, Vec<u8>)>,
 }
@@ -28,10 +28,10 @@ pub(crate) enum BadHead {
 }
 
 impl Head {
-    /// Parses the head at the start of `bytes`. Returns the head and its length, which includes the blank line. Returns nothing if
-    /// the head has not arrived as a whole.
+    /// Parses the head at the start of `bytes`. Returns the head and its length, which includes the blank line. Returns `None` if
+    /// the head has not arrived completely.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, BadHead> {
-        // httparse would skip blank lines before the request.
+        // httparse would skip blank lines before the request, so they are refused here.
         if matches!(bytes, [b'\r' | b'\n', ..]) {
             return Err(BadHead::Malformed);
         }
@@ -48,7 +48,7 @@ impl Head {
         else {
             return Err(BadHead::Malformed);
         };
-        // Other forms of target are for proxies and for OPTIONS (RFC 9112 section 3.2).
+        // Other forms of target are only for proxies and for OPTIONS (RFC 9112 section 3.2).
         if !target.starts_with('/') {
             return Err(BadHead::Malformed);
         }

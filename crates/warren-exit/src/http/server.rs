@@ -14,7 +14,7 @@ use super::peer::Peer;
 use super::request::{BadHead, Head, MAX_HEAD};
 use super::socket::{Socket, Stream};
 
-/// The most connections at once. One more ends the oldest, so that idle connections lock nobody out.
+/// Maximum number of connections at once. One more ends the oldest, so that idle connections lock nobody out.
 pub(crate) const CONNECTIONS: usize = 16;
 /// A connection that takes longer is ended.
 pub(crate) const TIME: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ pub(crate) struct Body<'a> {
 }
 
 impl Body<'_> {
-    /// Reads a body of this many bytes. Returns nothing if it ends earlier, or if more has arrived already.
+    /// Reads a body of this many bytes. Returns `None` if the body ends earlier, or if more bytes than that have already arrived.
     pub(crate) async fn read(self, length: usize) -> io::Result<Option<Vec<u8>>> {
         let mut body = self.begun;
         let Some(missing) = length.checked_sub(body.len()) else { return Ok(None) };
@@ -98,7 +98,7 @@ impl<Question> Server<Question> {
     /// Stops listening. A TCP address is free when this returns.
     pub(crate) async fn close(mut self) {
         self.accepting.abort();
-        // Waits until the task has dropped the socket. Its result only says that it was aborted.
+        // This waits until the task has dropped the socket. The task's result only says that it was aborted.
         drop((&mut self.accepting).await);
     }
 
@@ -150,11 +150,11 @@ async fn accept<S: Site>(socket: Socket, site: Arc<S>) {
 }
 
 async fn serve(mut stream: Stream, peer: Peer, site: &impl Site) -> io::Result<()> {
-    // One request on each connection, so that no second request can hide behind the first (request smuggling).
+    // Each connection has only one request, so no second request can hide behind the first (request smuggling).
     let (head, body) = read_head(&mut stream, peer).await?;
     let answer = site.answer(head, body).await?;
     stream.write_all(&answer.into_bytes()).await?;
-    // Tells the client that the answer is complete, before the rest of its request is discarded.
+    // The client must learn that the answer is complete before the rest of its request is discarded.
     stream.shutdown().await?;
     tokio::io::copy(&mut stream.take(REST), &mut tokio::io::sink()).await.map(drop)
 }
@@ -165,7 +165,7 @@ struct Connections(VecDeque<AbortHandle>);
 
 impl Connections {
     fn add(&mut self, connection: AbortHandle) {
-        // Otherwise closed connections would count, and a live one would be ended in their place.
+        // Closed connections must not count. Otherwise a live one would be ended in their place.
         self.0.retain(|connection| !connection.is_finished());
         if self.0.len() >= CONNECTIONS
             && let Some(oldest) = self.0.pop_front()

@@ -29,7 +29,8 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Listens on a TCP address. The error message says that `what` is served there, as `section` of the configuration asks.
+    /// Listens on a TCP address. The error message says that `what` should be served there, because of `section` of the
+    /// configuration.
     ///
     /// # Errors
     /// A message with the address and what to do.
@@ -104,8 +105,8 @@ impl UnixSocket {
         self.path == path
     }
 
-    /// Returns a socket that accepts the connections. Use only one at a time: with several, chance decides which of them
-    /// gets a connection.
+    /// Returns a socket that accepts the connections. Use only one at a time: with several, each connection goes to any one of
+    /// them.
     ///
     /// # Errors
     /// When the process has no descriptor left.
@@ -116,19 +117,19 @@ impl UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        // The directory, and the file with it, may be gone already.
+        // The directory may already be gone, and the file with it.
         drop(fs::remove_file(&self.path));
     }
 }
 
 /// Removes a socket file that a killed daemon left, and nothing else.
 fn remove_abandoned(path: &Path) -> io::Result<()> {
-    // A symbolic link counts as another file, wherever it leads.
+    // A symbolic link counts as another file, no matter where it leads.
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
         return Err(io::Error::new(ErrorKind::AlreadyExists, "another file is there, which is not a socket"));
     }
-    // The kernel refuses connections to the socket of a killed daemon, since no process listens on it.
+    // Without a listening process, the kernel refuses connections to the socket of a killed daemon.
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::Error::new(ErrorKind::AddrInUse, "another program listens there"));
     }

@@ -8,7 +8,7 @@ use warren_session::goodbye::{Goodbye, Violation};
 /// Counts of events. Every reason is present from the start, with a count of zero.
 #[derive(Clone, Debug)]
 pub(crate) struct EventCounts {
-    /// TLS handshakes that were completed, by peers that are not enrolled too.
+    /// TLS handshakes that were completed, including those of peers that are not enrolled.
     pub(super) handshakes: u64,
     pub(super) sessions_opened: u64,
     /// Clients that enrolled themselves by invitation.
@@ -26,7 +26,8 @@ impl Default for EventCounts {
             handshakes: 0,
             sessions_opened: 0,
             enrolments: 0,
-            // Prometheus sees no increase in a series that begins above zero, so it would miss each reason's first event.
+            // All reasons start at zero. Prometheus sees no increase in a series that begins above zero, so it would miss each
+            // reason's first event.
             sessions_ended: EndReason::NAMES.into_iter().map(|name| (name, 0)).collect(),
             connections_closed: goodbyes.map(|reason| (reason.name(), 0)).collect(),
         }

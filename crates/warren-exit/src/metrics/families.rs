@@ -1,7 +1,7 @@
 //! Writes metric families as OpenMetrics text, one call for each.
 //!
-//! Labels are written unescaped. Their values are names from this program and names of clients, and neither contains characters
-//! that need escaping.
+//! Labels are written unescaped. Their values are names from this program and names of clients, and none of these contain
+//! characters that need escaping.
 
 use std::fmt::Result;
 
@@ -14,10 +14,10 @@ use prometheus_client::metrics::MetricType;
 pub(super) struct Families<'encoder>(pub(super) DescriptorEncoder<'encoder>);
 
 impl Families<'_> {
-    /// A counter without labels; `_total` is added to its name.
+    /// Writes a counter without labels. Its name gets the suffix `_total`.
     pub(super) fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        // The type parameters are those of an exemplar, which is not used.
+        // The type parameters describe an exemplar, which is not used.
         metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
     }
 
@@ -70,7 +70,7 @@ impl Families<'_> {
 /// The buckets of a histogram from counts by size. The index is the size. The last count includes larger sizes.
 pub(super) fn by_size(counts: &[u64]) -> Vec<(f64, u64)> {
     const BOUNDS: [usize; 10] = [1, 2, 4, 8, 16, 24, 32, 40, 48, 56];
-    // The cast is exact: an f64 holds whole numbers up to 2^53.
+    // The cast is exact, because an f64 holds whole numbers up to 2^53.
     let mut places: Vec<(f64, u64)> = BOUNDS.iter().map(|bound| (*bound as f64, 0)).collect();
     places.push((f64::MAX, 0));
     for (size, count) in counts.iter().enumerate() {
@@ -90,7 +90,7 @@ pub(super) fn by_power(counts: &[u64]) -> Vec<(f64, u64)> {
     let mut places = Vec::with_capacity(counts.len());
     for (place, count) in counts.iter().enumerate() {
         places.push((if place == last { f64::MAX } else { bound }, *count));
-        // The largest size of each bucket: 1, 3, 7 and so on.
+        // Computes the largest size of each bucket: 1, 3, 7 and so on.
         bound = 2.0 * bound + 1.0;
     }
     places

@@ -33,12 +33,13 @@ pub(crate) struct ClientFigures {
     pub rate_limited_packets: u64,
     pub connections: usize,
     pub queued_bytes: usize,
-    /// The shortest round-trip time of its connections, in seconds; None while it has no connection.
+    /// The shortest round-trip time of the client's connections, in seconds. `None` while it has no connection.
     pub round_trip: Option<f64>,
 }
 
 impl ClientFigures {
-    /// The most clients that have figures of their own. With all clients of a large exit, a page would be tens of mebibytes.
+    /// Maximum number of clients that have figures of their own. With all clients of a large exit, a page would have tens of
+    /// mebibytes.
     pub(crate) const MOST: usize = 1_000;
 }
 
@@ -138,7 +139,7 @@ impl MetricsPage {
         let strangers = self.status.exit.iter().flat_map(|exit| &exit.strangers);
         families.counters(
             "warren_strangers",
-            "Attempts to connect that were turned away unanswered or with a refusal.",
+            "Attempts to connect that got no answer or a refusal.",
             strangers.map(|(reason, count)| ([("reason", reason)], *count)),
         )?;
         families.counter("warren_sessions_opened", "Sessions opened.", events.sessions_opened)?;
@@ -203,7 +204,7 @@ impl MetricsPage {
 
     fn write_batches(&self, families: &mut Families<'_>) -> fmt::Result {
         let Snapshot { sockets, occupancy, .. } = &self.snapshot;
-        // The sum of a histogram's sizes is the number of datagrams, because a size is the number of datagrams in one call.
+        // The sum of a histogram's sizes equals the number of datagrams, because a size is the number of datagrams in one call.
         families.histogram(
             "warren_segments_per_send",
             "UDP datagrams in one send (GSO).",
@@ -257,7 +258,7 @@ fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result 
     let store_is = |state: &str| flag(fleet.store == state);
     let gauges = [
         ("store_up", "Whether the store that the fleet shares answers this exit.", store_is("reachable")),
-        ("store_refused", "Whether the store is there and must not be used.", store_is("refused")),
+        ("store_refused", "Whether the store answers but must not be used.", store_is("refused")),
         ("linked", "Whether warren-fleet is connected to this exit.", 1.0 - store_is("no_link")),
         ("store_silent_seconds", "Time since the store's last answer.", fleet.silent_seconds),
         (
@@ -283,7 +284,7 @@ fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result 
     )?;
     families.counter(
         "warren_fleet_stays_refused",
-        "Sessions that clients could not keep after a failed move, because they had just kept one too often.",
+        "Sessions that clients could not keep after a failed move, because they had kept sessions too often shortly before.",
         fleet.stays_refused,
     )?;
     let operation = |name: &str| [("operation", name.to_owned())];
@@ -325,7 +326,8 @@ fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Fami
     let left_out = enrolled.saturating_sub(clients.len());
     families.gauge("warren_clients_left_out", "Clients without figures of their own here.", left_out)?;
     let labels = |client: &ClientFigures| [("client", client.name.clone())];
-    // One metric of all clients after the other: OpenMetrics does not allow the samples of two families to be interleaved.
+    // All samples of one metric come before the next metric, because OpenMetrics does not allow the samples of two families to be
+    // mixed.
     let mut counter = |name: &str, help: &str, of: fn(&ClientFigures) -> u64| {
         families.counters(name, help, clients.iter().map(|client| (labels(client), of(client))))
     };

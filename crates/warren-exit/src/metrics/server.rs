@@ -1,4 +1,4 @@
-//! The site of the metrics: it bounds how often the daemon is asked.
+//! The site of the metrics. It limits how often the daemon is asked.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use crate::http::{Answer, BadHead, Body, Head, Server, Site, Socket};
 use warren_config::MetricsSettings;
 
-/// A page is served again for this long before the daemon is asked for a new one.
+/// How long a page is served again before the daemon is asked for a new one.
 const FRESH: Duration = Duration::from_millis(500);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -18,7 +18,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// A request for the page. The daemon answers it with the page's text.
 pub(crate) type Scrape = oneshot::Sender<String>;
 
-/// Listens where the settings say. If another program has the default address and the file does not ask for it, only logs a
+/// Listens where the settings say. If another program has the default address and the file does not name that address, only logs a
 /// warning.
 ///
 /// # Errors
@@ -50,7 +50,8 @@ struct MetricsSite {
 }
 
 impl MetricsSite {
-    /// A fresh page, or nothing when the daemon is stopping. Scrapes that arrive while the daemon makes one wait for the same page.
+    /// Returns a fresh page, or `None` when the daemon is stopping. Scrapes that arrive while the daemon makes a page wait for that
+    /// page.
     async fn page(&self) -> Option<Arc<str>> {
         // The lock is held while the daemon answers, so that other scrapes wait for the same page.
         let mut latest = self.latest.lock().await;
@@ -61,7 +62,7 @@ impl MetricsSite {
         }
         let (answer, answered) = oneshot::channel();
         self.scrapes.send(answer).await.ok()?;
-        // Fails if the daemon drops the request, as it does when it stops.
+        // This fails if the daemon drops the request, as it does when it stops.
         let page: Arc<str> = answered.await.ok()?.into();
         *latest = Some((Instant::now(), Arc::clone(&page)));
         Some(page)
@@ -95,7 +96,7 @@ impl Site for MetricsSite {
 
 /// Returns whether a request for the page wants its body too. For any other request, returns the answer that refuses it.
 fn asks_for_page(head: &Head) -> Result<bool, Answer> {
-    // A scrape may have parameters (`params` in Prometheus's configuration). They mean nothing here.
+    // A scrape may have parameters (`params` in Prometheus's configuration). The exit ignores them.
     let path = head.target.split_once('?').map_or(head.target.as_str(), |(path, _)| path);
     match (head.method.as_str(), path) {
         ("GET", "/metrics") => Ok(true),
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
     use crate::http::{CONNECTIONS, TIME};
 
-    /// A server whose pages are numbered, and how many were made.
+    /// Starts a server whose pages are numbered. Also returns how many pages were made.
     async fn numbered() -> (SocketAddr, Arc<std::sync::atomic::AtomicUsize>) {
         let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), "metrics", "[metrics]").await.unwrap();
         let address = socket.tcp_address().unwrap();
@@ -149,7 +150,7 @@ mod tests {
         for (request, expected) in [
             (&b"GET /metrics HTTP/1.1\r\n\r\n"[..], "200 OK"),
             (b"GET /metrics?a=b HTTP/1.0\r\nHost: x\r\n\r\n", "200 OK"),
-            // As a person with netcat sends it.
+            // A person with netcat sends a request like this.
             (b"GET /metrics HTTP/1.1\n\n", "200 OK"),
             (b"HEAD /metrics HTTP/1.1\r\n\r\n", "200 OK"),
             (b"GET / HTTP/1.1\r\n\r\n", "404 Not Found"),

@@ -41,7 +41,7 @@ struct SessionRow {
     since_seconds: f64,
     connections: usize,
     rates: Rates,
-    /// The shortest round-trip time of its connections; None while it has no connection.
+    /// The shortest round-trip time of the client's connections. `None` while it has no connection.
     rtt_ms: Option<f64>,
 }
 
@@ -104,7 +104,7 @@ fn rows_of<'a>(
 ) -> (usize, Vec<&'a Client>) {
     let registry = seen.clients.registry();
     let address = query.search.parse::<IpAddr>().ok();
-    // A search for an address does not match names.
+    // If the search is for an address, names are not searched.
     let part = if address.is_some() { "" } else { query.search.as_str() };
     let matches = |client: &&Client| address.is_none_or(|address| client.lease().contains(address));
     let start = query.page.saturating_mul(ROWS);
@@ -138,7 +138,7 @@ fn is_of(seen: &Observations<'_>, which: Which, client: &Client) -> bool {
     }
 }
 
-/// Lower ranks come first.
+/// Returns a client's rank. Lower ranks come first.
 fn rank(seen: &Observations<'_>, sort: Sort, client: &Client, sessions: &SessionFigures) -> u64 {
     let session = seen.clients.session_of(client.public_key);
     match sort {

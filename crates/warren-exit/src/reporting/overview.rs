@@ -1,4 +1,4 @@
-//! What the page shows about the exit as a whole, such as rates and drops. It never shows where packets go.
+//! The page's view of the exit as a whole, such as rates and drops. It never shows where packets go.
 
 use std::time::SystemTime;
 
@@ -29,7 +29,7 @@ impl Reporting {
         json!({
             "version": status.version,
             "endpoint": config.endpoint.as_ref().map(ToString::to_string),
-            // Why no phone can be added, if none can.
+            // The reason why no phone can be added, if there is one.
             "no_wireguard": crate::wireguard::endpoint(config).err().map(|error| format!("{error:#}")),
             "stopping": matches!(status.state, State::Stopping),
             "since_seconds": status.since_seconds,
@@ -52,7 +52,7 @@ impl Reporting {
 fn repair(status: &Status) -> Value {
     let total = |name: &str| status.totals.get(name).copied().unwrap_or_default();
     json!({
-        // A packet declared lost but acknowledged later was not lost.
+        // A packet that was declared lost but acknowledged later was not lost.
         "lost": total("quic_lost_packets").saturating_sub(total("quic_spurious_losses")),
         "spurious": total("quic_spurious_losses"),
         "repaired": total("repaired_datagrams"),

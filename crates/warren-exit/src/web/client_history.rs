@@ -13,11 +13,11 @@ const EVERY: Duration = Duration::from_secs(300);
 /// The number of values that cover a day.
 const PLACES: u64 = 288;
 
-/// The rates of each client over the last day. A client takes 8 bytes for each five minutes between its first and its last
-/// traffic of the day, so 4 kB at most. Clients are looked at only every five minutes, and never by a worker.
+/// The rates of each client over the last day. A client takes 8 bytes for each five minutes between its first and its last traffic
+/// of the day, which is 4 kB at most. Clients are visited only every five minutes, and never by a worker.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHistory {
-    /// When the current step began. None before the first call of [`Self::take`].
+    /// When the current step began. `None` before the first call of [`Self::take`].
     since: Option<Instant>,
     /// The number of completed steps.
     over: u64,
@@ -47,7 +47,7 @@ const UNIT: u64 = 10;
 impl StepRate {
     fn between(before: Traffic, after: Traffic, elapsed: Duration) -> Self {
         let per_second = |before: u64, after: u64| {
-            // Calculated in 128 bits, because a count of bytes times 8,000 may exceed 64 bits.
+            // Calculated in 128 bits, because the number of bytes times 8,000 may exceed 64 bits.
             let bits = 8_000 * u128::from(after.saturating_sub(before)) / elapsed.as_millis().max(1);
             u32::try_from(bits / u128::from(UNIT)).unwrap_or(u32::MAX)
         };
@@ -70,7 +70,7 @@ impl ClientHistory {
         if elapsed < EVERY {
             return;
         }
-        // There is more than one step if the host slept. Each then gets the mean, so that all stay equally long.
+        // If the host slept, more than one step has passed. Each step then gets the mean, so that all steps stay equally long.
         let steps = u64::try_from(elapsed.as_nanos() / EVERY.as_nanos()).unwrap_or(u64::MAX);
         for (key, after) in totals {
             let before = self.before.get(key).copied().unwrap_or_default();
@@ -100,7 +100,7 @@ impl ClientHistory {
             let before = self.before.get(&key).copied().unwrap_or_default();
             StepRate::between(before, total, now.duration_since(since))
         });
-        // The step that has begun takes one place, so the oldest rate may have to go.
+        // The current step takes one place, so the oldest rate may have to go.
         let places = PLACES - u64::from(begun.is_some());
         let client = self.clients.get(&key);
         let steps = (self.over.saturating_sub(places)..self.over).map(|step| {
@@ -162,12 +162,12 @@ mod tests {
         let mut history = ClientHistory::default();
         assert!(to_client(&history, start, LAPTOP, 9).is_empty(), "nothing is known yet");
 
-        // The page was turned on when the client had carried something already.
+        // The page was turned on after the client had already carried some traffic.
         history.take(start, &totals(&[(LAPTOP, 1_000_000)]));
         assert!(to_client(&history, start, LAPTOP, 1_000_000).is_empty());
         let soon = start + Duration::from_secs(10);
         assert_eq!(to_client(&history, soon, LAPTOP, 1_010_000), [8_000]);
-        // A client that comes later had carried nothing before.
+        // A client that appears later had carried nothing before.
         assert_eq!(to_client(&history, soon, PHONE, 5_000), [4_000]);
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct History {
 
 impl History {
     pub(crate) fn new() -> Self {
-        // Ten minutes, and the 1,440 minutes of a day.
+        // Ten minutes of seconds, and the 1,440 minutes of a day.
         Self {
             minutes: Ring::new(Duration::from_secs(2), 300),
             day: Ring::new(Duration::from_secs(60), 1440),
@@ -44,7 +44,7 @@ pub(crate) struct Ring {
     every: Duration,
     places: usize,
     since: Option<(Instant, Traffic)>,
-    /// The latest totals, within the interval that has begun.
+    /// The latest totals in the current interval.
     latest: Option<(Instant, Traffic)>,
     rates: VecDeque<Rate>,
 }
@@ -61,7 +61,7 @@ impl Rate {
         // At least 1, because it is a divisor below.
         let milliseconds = now.duration_since(since).as_millis().max(1);
         let per_second = |after: u64, before: u64| {
-            // Calculated in 128 bits, because a count of bytes times 8,000 may exceed 64 bits.
+            // Calculated in 128 bits, because the number of bytes times 8,000 may exceed 64 bits.
             let bits = 8 * u128::from(after.saturating_sub(before));
             u64::try_from(1_000 * bits / milliseconds).unwrap_or(u64::MAX)
         };
@@ -89,7 +89,7 @@ impl Ring {
             return;
         }
         let rate = Rate::between(since, look);
-        // If more than one interval has passed because the host slept, each interval gets the mean, so that all stay equally long.
+        // If the host slept, more than one interval has passed. Each interval then gets the mean, so that all stay equally long.
         let steps = elapsed.as_nanos() / self.every.as_nanos().max(1);
         for _ in 0..steps.min(self.places as u128) {
             if self.rates.len() == self.places {
@@ -101,7 +101,7 @@ impl Ring {
     }
 
     /// The rate since the last whole interval. Without it, the chart of a day would be empty for the first minute, and up to a
-    /// minute late from then on.
+    /// minute late afterwards.
     fn begun(&self) -> Option<Rate> {
         let (since, latest) = (self.since?, self.latest?);
         (latest.0 > since.0).then(|| Rate::between(since, latest))
@@ -109,7 +109,7 @@ impl Ring {
 
     pub(crate) fn series(&self) -> RateSeries {
         let begun = self.begun();
-        // The rate of the interval that has begun takes one place, so the oldest rate may have to go.
+        // The rate of the current interval takes one place, so the oldest rate may have to go.
         let whole = self.places.saturating_sub(usize::from(begun.is_some()));
         let too_many = self.rates.len().saturating_sub(whole);
         let rates: Vec<Rate> = self.rates.iter().skip(too_many).copied().chain(begun).collect();

@@ -64,7 +64,7 @@ mod tests {
                 assert!(target.starts_with('#') || file(target).is_some(), "{target} is not embedded");
             }
         }
-        // The Content-Security-Policy would refuse these, which only a browser would show.
+        // The Content-Security-Policy would refuse these, and only a browser would show that.
         assert!(!page.contains("style=") && !page.contains("<style") && !page.contains(" onclick"));
         assert_eq!(
             page.matches("<script").count(),

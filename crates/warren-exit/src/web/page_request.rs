@@ -5,7 +5,7 @@ use crate::http::{BadHead, Head};
 /// The longest body, in bytes.
 const MAX_BODY: usize = 4 * 1024;
 
-/// A request that names this host, and that this page or a program without a page has sent.
+/// A request that names this host. It comes from this page, or from a program that is not a page.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct PageRequest<'a> {
     pub(super) method: Method,
@@ -31,8 +31,7 @@ pub(super) enum Refusal {
     BodyTooLong,
     Method,
     NotFound,
-    /// The request was sent to a name that is not this host's: another site has let its own name resolve to this host (DNS
-    /// rebinding).
+    /// The request names a host that is not this one: another site has made its own name resolve to this host (DNS rebinding).
     ForeignHost,
     /// The page of another site has sent the request (cross-site request forgery).
     CrossSite,
@@ -64,7 +63,7 @@ impl<'a> PageRequest<'a> {
             "POST" => Method::Post,
             _ => return Err(Refusal::Method),
         };
-        // Without escapes, each file and each question has exactly one path.
+        // Without escapes, each file and each question has only one path.
         if head.target.contains(['?', '#', '%']) {
             return Err(Refusal::NotFound);
         }
@@ -93,7 +92,7 @@ impl<'a> PageRequest<'a> {
 
 fn body_length(method: Method, content_length: Option<&str>) -> Result<usize, Refusal> {
     let Some(text) = content_length else { return Ok(0) };
-    // Rust parses `+1` as a number. A proxy may not, and then the two would disagree on where the body ends.
+    // Rust parses `+1` as a number. A proxy may not, and then the two would find different ends of the body.
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(Refusal::Malformed);
     }
@@ -104,7 +103,7 @@ fn body_length(method: Method, content_length: Option<&str>) -> Result<usize, Re
     if length > MAX_BODY { Err(Refusal::BodyTooLong) } else { Ok(length) }
 }
 
-/// Whether a Host field names the loopback, with any port: `ssh -L` may use another port than the exit.
+/// Whether a Host field names the loopback address. Any port is accepted, because `ssh -L` may use another port than the exit.
 fn is_this_host(host: &str) -> bool {
     // An IPv6 address stands in brackets (RFC 3986 section 3.2.2).
     let (name, port) = match host.strip_prefix('[') {
@@ -174,7 +173,7 @@ mod tests {
             "127.0.0.1:9467:1",
             "user@127.0.0.1",
         ] {
-            // A host with a colon but no port is refused too.
+            // A host with a colon but without a port is refused as well.
             assert!(!is_this_host(host), "{host}");
             let head = format!("GET / HTTP/1.1\r\nHost: {host}");
             assert_eq!(why(&head), Refusal::ForeignHost, "{host}");

@@ -6,7 +6,7 @@ use qrcodegen::{QrCode, QrCodeEcc};
 use serde::Serialize;
 use zeroize::Zeroize as _;
 
-/// A QR code: the number of modules on a side, and the dark modules as an SVG path in which a module is one unit wide.
+/// A QR code: the number of modules on a side, and the dark modules as an SVG path. In the path, a module is one unit wide.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DrawnQrCode {
     size: i32,
@@ -22,11 +22,12 @@ impl Drop for DrawnQrCode {
 /// Maximum number of bytes that one module takes in the path. A side has at most 177 modules (ISO 18004).
 const LONGEST_MODULE: usize = "M177 177h1v1h-1z".len();
 
-/// The QR code of a text, or nothing if the text is too long for one.
+/// Returns the QR code of a text, or `None` if the text is too long for a code.
 pub(crate) fn code(text: &str) -> Option<DrawnQrCode> {
     // The lowest level of error correction makes the smallest code.
     let code = QrCode::encode_text(text, QrCodeEcc::Low).ok()?;
-    // Room for every module: the code may be one of a private key, and a path that grows leaves its old buffers behind, unwiped.
+    // The path has room for every module. The code may contain a private key, and a string that grows leaves its old buffers
+    // behind, unwiped.
     let mut path = String::with_capacity(usize::try_from(code.size() * code.size()).ok()? * LONGEST_MODULE);
     for y in 0..code.size() {
         for x in (0..code.size()).filter(|x| code.get_module(*x, y)) {

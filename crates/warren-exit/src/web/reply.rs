@@ -1,4 +1,4 @@
-//! The answers to a browser. Each has the fields that keep the browser from doing more with it than showing it.
+//! The answers to a browser. Their header fields keep the browser from doing anything with an answer except showing it.
 
 use std::fmt::Write as _;
 
@@ -19,10 +19,10 @@ pub(super) fn file(content_type: &str, body: &str) -> Answer {
     answer("200 OK", content_type, body.to_owned())
 }
 
-/// The value that was asked for. It may hold a client's private key, so no copy of it stays in memory.
+/// Answers with the value that was asked for. It may contain a client's private key, so no copy of it stays in memory.
 pub(super) fn value(mut value: Value) -> Answer {
     let mut body = String::with_capacity(longest(&value));
-    // Writes into a string that has room for all of it. A string that grows leaves its old buffer behind, unwiped.
+    // The string has room for the whole value. A string that grows leaves its old buffer behind, unwiped.
     let written = write!(body, "{value}");
     wipe(&mut value);
     match written {
@@ -31,7 +31,7 @@ pub(super) fn value(mut value: Value) -> Answer {
     }
 }
 
-/// At least as many bytes as the value takes.
+/// Returns at least as many bytes as the value takes as text.
 fn longest(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 5,
@@ -111,10 +111,10 @@ fn sentence_as_json(sentence: &str) -> String {
 fn answer(status: &str, content_type: &str, body: String) -> Answer {
     Answer::new(status, &format!("{content_type}; charset=utf-8"), body)
         .with("Content-Security-Policy", POLICY)
-        // For browsers that do not know `frame-ancestors`.
+        // This is for browsers that do not know `frame-ancestors`.
         .with("X-Frame-Options", "DENY")
         .with("Referrer-Policy", "no-referrer")
-        // Pages of other sites get no handle on this page's window, and cannot embed its answers.
+        // Pages of other sites cannot get a reference to this page's window, and cannot embed its answers.
         .with("Cross-Origin-Opener-Policy", "same-origin")
         .with("Cross-Origin-Resource-Policy", "same-origin")
 }
@@ -137,7 +137,7 @@ mod tests {
         #[test]
         fn a_value_never_outgrows_its_room(texts in prop::collection::vec(".{0,40}", 0..6), number in any::<f64>(), whole in any::<i64>()) {
             let value = json!({ "texts": texts, "a\"b": [number, whole, null, true], "control": "\u{1}\n\"\\" });
-            // A key may need escapes, too. The keys of this page need none.
+            // A key may also need escapes. This function ignores them, because the page's own keys need none.
             prop_assert!(value.to_string().len() <= longest(&value) + 2);
         }
     }

@@ -17,7 +17,7 @@ use warren_config::WebListen;
 
 const SECTION: &str = "[web]";
 
-/// A question to the daemon from somebody who has the token. The answer is a value, or a message that says why there is no value.
+/// A question to the daemon from somebody who has the token. The answer is a value, or a message that explains why there is none.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) asked: ApiCall,
@@ -81,7 +81,7 @@ pub(crate) struct Named {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Typed {
     pub(crate) text: String,
-    /// The client that is to get the name, if it exists already. Its own name counts as free.
+    /// The client that should get the name, if it exists already. Its own name counts as free.
     pub(crate) of: Option<String>,
 }
 
@@ -148,8 +148,8 @@ pub(crate) fn unix_socket(listen: Option<&WebListen>) -> anyhow::Result<Option<U
 }
 
 impl WebServer {
-    /// Listens, and logs the address if `is_news`. Reads the token in the exit's state directory, or makes it.
-    /// `made` is the Unix socket from before the sandbox.
+    /// Listens, and logs the address if `is_news`. Reads the token in the exit's state directory, or makes it. `made` is the Unix
+    /// socket that was made before the sandbox.
     ///
     /// # Errors
     /// A message with the address or file and what to do.
@@ -217,19 +217,18 @@ impl PageSite {
             Ok(request) => request,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        // The files need no token: they are the same for everybody, and contain the form into which the token is
-        // typed.
+        // The files need no token. They are the same for everybody, and contain the form in which the token is typed.
         if request.method == Method::Get
             && let Some(file) = page::file(request.path)
         {
             return Ok(Ok(reply::file(file.content_type, file.text)));
         }
-        // Checked first, because without the token nobody may learn which paths there are.
+        // The token is checked first. Without it, nobody may learn which paths exist.
         if !request.token.is_some_and(|shown| self.token.is(shown)) {
             return Ok(Err(Refusal::NoToken));
         }
         let visitor = body.peer;
-        // Read only now, so that a stranger cannot make the exit read and store a body.
+        // The body is read only now, so that a stranger cannot make the exit read and store one.
         let Some(body) = body.read(request.body_length).await? else {
             return Ok(Err(Refusal::Malformed));
         };

@@ -41,7 +41,7 @@ pub(crate) enum Which {
     All,
     /// With a session.
     Connected,
-    /// Admitted, and without a session.
+    /// Not disabled, and without a session.
     Offline,
     /// Never connected yet.
     Never,

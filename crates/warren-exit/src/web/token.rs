@@ -35,8 +35,7 @@ impl Token {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let random = Zeroizing::new(warren_daemon::entropy::bytes::<BYTES>()?);
                 let token = Zeroizing::new(URL_SAFE_NO_PAD.encode(*random));
-                // Allocated at its full size, because a string that grows leaves its old buffer behind,
-                // unwiped.
+                // The full size is allocated at once, because a string that grows leaves its old buffer behind, unwiped.
                 let mut line = Zeroizing::new(String::with_capacity(token.len() + 1));
                 line.push_str(&token);
                 line.push('\n');
@@ -59,7 +58,8 @@ impl Token {
                 mode & 0o7777
             );
         }
-        // Allocated with enough capacity: a string that grows leaves copies of the token in memory, which are not wiped.
+        // The capacity is large enough from the start. A string that grows leaves copies of the token in memory, which are not
+        // wiped.
         let mut text = Zeroizing::new(String::with_capacity(LONGEST));
         file.take(LONGEST as u64)
             .read_to_string(&mut text)
@@ -71,7 +71,7 @@ impl Token {
         Ok(Self(Zeroizing::new(token.to_owned())))
     }
 
-    /// Whether `shown` is the token. The time that the comparison takes does not depend on how many bytes are right.
+    /// Whether `shown` is the token. The comparison takes the same time no matter how many bytes are right.
     pub(super) fn is(&self, shown: &str) -> bool {
         self.0.as_bytes().ct_eq(shown.as_bytes()).into()
     }

@@ -1,9 +1,9 @@
-//! Records how far `warren fleet join` has come on this host. The attempt's file is written before the ticket is used. So the
+//! Records how far `warren fleet join` has come on this host. The attempt's file is written before the ticket is used. With it, the
 //! host can prove that it has used the ticket, and a later command can finish or undo what a killed one has begun.
 //!
 //! The order of steps: write the attempt's file, the store's credentials, and `fleet.toml` under another name. Use the ticket.
-//! Rename `fleet.toml`. Write the attempt's file again, without the names of the credentials. While it names credentials, they
-//! belong to an unfinished attempt.
+//! Rename `fleet.toml`. Write the attempt's file again, without the names of the credentials. As long as the file names
+//! credentials, they belong to an unfinished attempt.
 
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,7 @@ impl Kept {
     fn read(directory: &Path) -> anyhow::Result<Option<Self>> {
         let path = file_of(directory);
         match std::fs::read(&path) {
-            // A damaged one proves nothing.
+            // A damaged file proves nothing, so it counts as absent.
             Ok(text) => Ok(serde_json::from_slice(&text).ok()),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
@@ -64,7 +64,7 @@ fn file_of(directory: &Path) -> PathBuf {
     credentials_directory(directory).join(ATTEMPT)
 }
 
-/// The random text that this host has drawn for the ticket with which it has joined. `None` if it did not join with one.
+/// The random text that this host has drawn for the ticket with which it has joined. `None` if the host did not join with a ticket.
 ///
 /// # Errors
 /// If the attempt's file exists but cannot be read.
@@ -78,7 +78,7 @@ impl Attempt {
     /// # Errors
     /// If the file of an earlier attempt cannot be read.
     pub(super) fn of(directory: &Path, ticket: &Ticket) -> anyhow::Result<Self> {
-        // A killed command may have left secrets.
+        // A killed command may have left parts of secrets.
         [directory, &credentials_directory(directory)].into_iter().for_each(remove_abandoned);
         let digest = ticket.digest();
         let earlier = Kept::read(directory)?.filter(|kept| kept.ticket == digest);
@@ -88,7 +88,7 @@ impl Attempt {
         Ok(Self { directory: directory.to_owned(), ticket: digest, host, credentials, is_again })
     }
 
-    /// Finds an attempt that has neither succeeded nor failed for good, whatever its ticket was.
+    /// Finds an attempt that has neither succeeded nor failed for good, with any ticket.
     ///
     /// # Errors
     /// If its file cannot be read.
@@ -179,7 +179,7 @@ impl Attempt {
         self.credentials.iter().try_for_each(|name| gone(&own.join(name)))?;
         reached("credentials removed");
         gone(&own.join(ATTEMPT))?;
-        // Fails if an operator has put another file there. That file stays.
+        // This fails if an operator has put another file there. That file stays.
         let _ = std::fs::remove_dir(own);
         Ok(())
     }
@@ -213,7 +213,7 @@ pub(super) fn check_not_joining(directory: &Path) -> anyhow::Result<()> {
 /// The store's credentials in a ticket, each with the name of its file.
 fn credentials_of(ticket: &Ticket) -> Vec<(&'static str, &String)> {
     let identity = ticket.identity.as_ref();
-    // In the order of `CREDENTIALS`.
+    // These are in the order of `CREDENTIALS`.
     let contents = [
         ticket.ca.as_ref(),
         identity.map(|(certificate, _)| certificate),
@@ -241,7 +241,7 @@ impl Files {
             .map(|(name, content)| (own.join(name), content.clone()))
             .collect();
         for (path, _) in credentials.iter().filter(|_| !is_again) {
-            // Unlike `exists`, this also finds a link that leads nowhere.
+            // Unlike `exists`, this call also finds a link that leads nowhere.
             match std::fs::symlink_metadata(path) {
                 Err(error) if is_absent(&error) => {}
                 Err(error) => {
@@ -300,7 +300,7 @@ mod tests {
         std::fs::write(&own, "mine").unwrap();
         let refused = Files::of(directory.path(), &a_ticket(), false).map(|_| ()).unwrap_err().to_string();
         assert!(refused.contains("store.password exists"), "{refused}");
-        // Nothing of this attempt is there.
+        // Nothing of this attempt exists yet.
         attempt.undo().unwrap();
         assert_eq!(std::fs::read_to_string(&own).unwrap(), "mine");
     }
@@ -313,11 +313,11 @@ mod tests {
         assert!(again.is_again && again.host == first.host);
         let other = Ticket { secret: "y".to_owned(), ..a_ticket() };
         assert!(!Attempt::of(directory.path(), &other).unwrap().is_again);
-        // Files of the earlier attempt are no obstacle. Files of another one are.
+        // Files of the earlier attempt are no obstacle, but files of another attempt are.
         assert!(Files::of(directory.path(), &a_ticket(), true).is_ok());
         assert!(Files::of(directory.path(), &other, false).is_err());
 
-        // A file that the attempt could not have written stays, whatever its own file says.
+        // A file that the attempt could not have written stays, even if the attempt's file names it.
         let foreign = directory.path().join("fleet.key");
         std::fs::write(&foreign, "secret").unwrap();
         first.keep(Some([&["../fleet.key".to_owned()][..], &first.credentials].concat())).unwrap();
@@ -363,7 +363,7 @@ mod tests {
             refused.contains("join.json and ") && refused.contains("fleet.toml.joining to give"),
             "{refused}"
         );
-        // The controls: a join that is over.
+        // The controls: a join that has ended.
         attempt.finish().unwrap();
         check_not_joining(directory.path()).unwrap();
         check_not_joining(tempfile::tempdir().unwrap().path()).unwrap();
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn files_that_cannot_be_read_prove_nothing_and_nothing_is_removed() {
         let password = "fleet/store.password";
-        // A directory cannot be read as a file, whoever reads it.
+        // A directory cannot be read as a file, not even by root.
         let replace = |path: PathBuf| {
             std::fs::remove_file(&path).unwrap();
             std::fs::create_dir(path).unwrap();
@@ -390,7 +390,7 @@ mod tests {
         assert!(check_not_joining(directory.path()).is_err() && attempt.undo().is_err());
         assert!(directory.path().join(password).exists() && attempt.pending().exists());
 
-        // What could not be removed is removed by the next command.
+        // The next command removes what could not be removed.
         let (directory, attempt, _) = begun();
         replace(attempt.pending());
         assert!(attempt.undo().is_err() && directory.path().join(password).exists());

@@ -38,12 +38,14 @@ pub(crate) async fn backup(directories: Directories<'_>, arguments: &BackupArgum
         revision,
         own: found.own,
     };
+    // Sessions, heartbeats and the like belong to running exits. A backup must not bring them back.
     let lasting = pairs.into_iter().filter(|pair| match fleet.keys.parse(&pair.key) {
         Some(Key::Row(_) | Key::Member(_) | Key::RemovedExit(_) | Key::Roster) => true,
         Some(_) | None => false,
     });
     let snapshot = Snapshot { meta: fleet.meta, position, revision, pairs: lasting.collect() };
     let path = &arguments.file;
+    // An earlier backup is never overwritten, because the store may be damaged by now.
     create_new(path, &encode(&snapshot)?, 0o600)
         .with_context(|| format!("{} cannot be written", path.display()))?;
     print(&format!(

@@ -94,7 +94,7 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let exit = ExitId::try_from(arguments.exit.clone())?;
     let config = FleetConfig { fleet: arguments.fleet.clone(), exit, store: arguments.store.config()? };
     let path = FleetConfig::path(directories.config);
-    // An earlier `init` may have been killed after it wrote this.
+    // An earlier `init` may have been killed after it wrote this file.
     let is_written = is_there(&path)?;
     if FleetConfig::read(directories.config).ok().as_ref() != Some(&config) {
         FleetConfig::check_free(directories.config)?;
@@ -106,8 +106,8 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let mut client = config.store.options()?.connect_any().await?;
     let keys = config.keys();
     let beginning = Beginning::new(&keys, &config, pools)?;
-    // If `fleet.toml` is here but the store has no fleet, the store has lost it. `warren fleet recover` restores it, so do not
-    // begin a new one.
+    // If `fleet.toml` is here but the store has no fleet, the store has lost it. In that case `warren fleet recover` restores the
+    // fleet, so no new one may begin.
     let has_begun =
         (!is_written && beginning.begin(&mut client).await?) || beginning.begin_again(&mut client).await?;
     if !has_begun {
@@ -122,7 +122,7 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let begun = match upload(&mut client, &keys, &registry).await {
         Ok(count) => {
             reached("clients stored");
-            // Last, so that no link begins to serve an incomplete fleet.
+            // This comes last, so that no link begins to serve an incomplete fleet.
             write_config(directories.config, &config).map(|()| count)
         }
         Err(error) => Err(error),
@@ -214,7 +214,7 @@ impl<'a> Beginning<'a> {
             TxnOp::put(keys.name(&Key::Meta), serde_json::to_vec(&meta)?, None),
             TxnOp::put(own, serde_json::to_vec(&Member::default())?, None),
             TxnOp::put(keys.beginning(), config.exit.as_str(), None),
-            // An earlier fleet of this name may have left it.
+            // An earlier fleet of this name may have left this key.
             TxnOp::delete(keys.name(&Key::RemovedExit(config.exit.clone())), None),
         ];
         Ok(Self { keys, exit: &config.exit, operations })
@@ -227,7 +227,8 @@ impl<'a> Beginning<'a> {
     }
 
     /// Begins the fleet again. Returns `false` unless an earlier `init` of this exit has begun it and no link has used it since.
-    /// Deletes the clients, invitations and removed keys in the store first, because this exit's may have changed meanwhile.
+    /// Deletes the clients, invitations and removed keys in the store first, because those of this exit may have changed since
+    /// then.
     async fn begin_again(&self, client: &mut Client) -> anyhow::Result<bool> {
         let is_incomplete = [
             Compare::value(self.keys.beginning(), CompareOp::Equal, self.exit.as_str()),

@@ -57,7 +57,7 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
     }
     let what = if arguments.end { "accepts clients again" } else { "sends its clients to other exits" };
     let is_alive = answer.op_responses().iter().any(has_found);
-    let when = if is_alive { "" } else { " once it is linked to the store, which it is not now" };
+    let when = if is_alive { "" } else { " once it is linked to the store; it is not linked now" };
     print(&format!("{exit} {what}{when}.\n"))
 }
 
@@ -67,11 +67,11 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
 /// # Errors
 /// If the fleet has no such exit, it is alive and `--force` is missing, or its user cannot be removed.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
-    // A key that cannot be read must not leave the exit half removed.
+    // The fleet key is read first. If that fails, the exit must not be half removed.
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
-    // Done first, so that no host joins in between. A member has no tickets.
+    // The tickets end first, so that no host joins in between. A member has no tickets.
     let had_tickets = users::void_tickets(&mut fleet.client, &fleet.keys, &exit).await?;
     let was_member = take_out(&mut fleet, &exit, arguments.force).await?;
     let is_known =

@@ -9,7 +9,7 @@ use warren_host::durable_file::{Owner, Unfinished, replace};
 
 use crate::config::{FleetConfig, StoreConfig};
 
-/// The file among the credentials that says which ticket this host joins with.
+/// The file beside the credentials that says with which ticket this host joins.
 pub(crate) const ATTEMPT: &str = "join.json";
 
 /// The group that `warren-fleet run` has as a unit.
@@ -36,7 +36,7 @@ pub(crate) fn credentials_directory(configuration: &Path) -> PathBuf {
     configuration.join("fleet")
 }
 
-/// Removes the store's credentials of an exit that has left its fleet. Returns the secret ones that are elsewhere, which stay.
+/// Removes the store's credentials of an exit that has left its fleet. Returns the secret files in other directories, which stay.
 pub(crate) fn forget_credentials(configuration: &Path, store: &StoreConfig) -> anyhow::Result<Vec<PathBuf>> {
     let own = std::path::absolute(credentials_directory(configuration))?;
     let mut kept = Vec::new();
@@ -59,7 +59,7 @@ pub(crate) fn forget_credentials(configuration: &Path, store: &StoreConfig) -> a
         }
     }
     let _ = std::fs::remove_file(own.join(ATTEMPT));
-    // Fails if an operator has put something else there, which stays.
+    // This fails if an operator has put something else there, and that stays.
     let _ = std::fs::remove_dir(own);
     Ok(kept)
 }
@@ -109,7 +109,7 @@ mod tests {
         };
         assert_eq!(forget_credentials(directory.path(), &store).unwrap(), std::slice::from_ref(&other));
         assert!(other.exists() && !own.exists());
-        // Once more, as after a failure.
+        // The function is called once more, as after a failure.
         assert_eq!(forget_credentials(directory.path(), &store).unwrap(), [other]);
     }
 }

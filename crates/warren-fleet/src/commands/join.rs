@@ -1,8 +1,8 @@
 //! `warren fleet join`: makes a host an exit of a fleet, with a ticket.
 //!
-//! A ticket works for one host. If anything fails, the same host may join with it again until it has succeeded. For this, the
-//! host draws a secret and keeps it in a file before it uses the ticket. By this secret, the store then learns which host has
-//! used the ticket. `fleet.toml` gets its name last. If the command is killed, the next one finishes or undoes what was begun
+//! A ticket works for one host. If anything fails, the same host may join with it again until it has succeeded. For this, the host
+//! draws a secret and keeps it in a file before it uses the ticket. From this secret, the store learns which host has used the
+//! ticket. `fleet.toml` gets its name last. If the command is killed, the next one finishes or undoes what was begun
 //! (`attempt.rs`).
 
 use std::io::Read as _;
@@ -83,8 +83,8 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     ))
 }
 
-/// Writes the files and uses the ticket. If the ticket is refused, removes the files again. Neither touches the files if
-/// `fleet.toml` has its name already.
+/// Writes the files and uses the ticket. If the ticket is refused, removes the files again. If `fleet.toml` has its name already,
+/// leaves the files alone in both cases.
 async fn take_place(
     ticket: &Ticket,
     attempt: &Attempt,
@@ -109,7 +109,7 @@ async fn take_place(
         Err(Looked::Void(error)) => return Err(refused(error)),
         Err(Looked::Failed(error)) => return Err(error),
     };
-    // Before the ticket is used: without the files the exit could not reach the store.
+    // The files come before the ticket is used. Without them the exit could not reach the store.
     if !is_named && let Err(error) = attempt.begin(files) {
         return Err(if attempt.is_again { unknown(error) } else { refused(error) });
     }
@@ -167,7 +167,7 @@ async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
 /// Whether the store says that this host has used the ticket of an earlier attempt.
 async fn has_joined(config: &FleetConfig, earlier: &Attempt) -> anyhow::Result<bool> {
     let options = match config.store.options() {
-        // Without the credentials, no host can have become this exit.
+        // Without its credentials, no host can have become this exit.
         Err(error) if error.downcast_ref().is_some_and(is_absent) => return Ok(false),
         options => options?,
     };
@@ -252,7 +252,7 @@ async fn try_to_use_up(
 ) -> anyhow::Result<Used> {
     let (key, member) = (ticket.key(keys), keys.name(&Key::Member(ticket.exit.clone())));
     let grant = keys.grant(&ticket.exit);
-    // An exit of this name may have been removed before.
+    // An exit of this name may have been removed earlier.
     let removed = keys.name(&Key::RemovedExit(ticket.exit.clone()));
     let used = Grant { ticket: ticket.digest(), host: Some(host.to_owned()), is_ending: false };
     let compares = [
@@ -282,7 +282,7 @@ async fn try_to_use_up(
         return Ok(Used::ByThisHost);
     }
     let exit = &ticket.exit;
-    // If the ticket is still unused, the name must be taken.
+    // If the ticket is still unused, the attempt was refused because the name is taken.
     Ok(Used::Refused(match has(&key) {
         true => anyhow!("the fleet has an exit {exit} already; get a ticket with another name"),
         false => anyhow!(
@@ -293,7 +293,7 @@ async fn try_to_use_up(
 
 /// The ticket itself, or the content of standard input or of a file.
 fn text_of(argument: &str) -> anyhow::Result<String> {
-    /// Longer than any ticket.
+    /// No ticket is longer than this.
     const MOST: u64 = 256 * 1024;
     let mut text = String::new();
     if argument == "-" {
@@ -330,7 +330,7 @@ mod tests {
         let path = |name: &str| directory.path().join(name);
         let settled = async || settle_earlier(directory.path()).await.map_err(|error| format!("{error:#}"));
 
-        // A directory cannot be read as a file, whoever reads it.
+        // A directory cannot be read as a file, not even by root.
         let password = std::fs::read(path("fleet/store.password")).unwrap();
         std::fs::remove_file(path("fleet/store.password")).unwrap();
         std::fs::create_dir(path("fleet/store.password")).unwrap();

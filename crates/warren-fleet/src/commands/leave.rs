@@ -1,4 +1,4 @@
-//! `warren fleet leave`: the exit keeps its clients, and nothing is shared any more.
+//! `warren fleet leave`: the exit keeps its clients, and no longer shares anything.
 //!
 //! The command may be killed at any moment and run again. It writes the clients into a file, takes the exit out of the
 //! fleet, and then gives `fleet.toml` another name. From then on it needs neither the store nor the copy. It removes the
@@ -48,9 +48,9 @@ struct Kept {
     /// The file with the clients.
     clients: PathBuf,
     count: usize,
-    /// The digests of everything that was written there. A file with other content is not this command's.
+    /// The digests of everything that was written to that file. If the file has other content, it is not this command's.
     digests: Vec<String>,
-    /// What remains to be done in the fleet. Set once the exit is out of it.
+    /// The remaining work in the fleet, as a text. Set once the exit is out of the fleet.
     note: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl Kept {
         write(&directory.join(KEPT), &serde_json::to_vec(self)?)
     }
 
-    /// Whether the file is as an earlier command has written it.
+    /// Whether the file still has the content that an earlier command has written.
     fn has_written(&self, clients: &Path) -> bool {
         self.clients == clients
             && std::fs::read(clients).is_ok_and(|content| self.digests.contains(&digest_of(&content)))
@@ -98,11 +98,12 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     let config = FleetConfig::read(directories.config)?;
     let own_host = host_of_join(directories.config)?;
     let clients = std::path::absolute(&arguments.clients)?;
+    // A file that somebody has changed since is not this command's, and is never replaced.
     let earlier = earlier.filter(|kept| kept.has_written(&clients));
     let (pairs, fleet) = clients_of(&directories, earlier.is_some()).await?;
     let mut kept = match (pairs, earlier) {
         (Some(pairs), earlier) => write_clients(&directories, &config, &clients, &pairs, earlier)?,
-        // An earlier command has written them, and the exit may be out of the fleet since then.
+        // An earlier command has written the clients. The exit may have been out of the fleet since then.
         (None, earlier) => earlier.unwrap_or_default(),
     };
     reached("clients written");
@@ -116,6 +117,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
             .unwrap_or_else(|| format!(" Run `warren fleet remove {}` at another exit.", config.exit)),
     };
     reached("out of the fleet");
+    // The note is on the disk before the rename. Afterwards nobody asks the store again.
     kept.note = Some(note);
     kept.write(directories.config)?;
     rename(&path, &left_half(&path)).with_context(|| format!("{} cannot be renamed", path.display()))?;
@@ -166,6 +168,7 @@ fn write_clients(
     let is_again = earlier.is_some();
     let mut kept = Kept { clients: clients.to_owned(), note: None, ..earlier.unwrap_or_default() };
     kept.count = registry.len();
+    // The digest is on the disk before the file. If the command is killed in between, the next one knows that the file is its own.
     kept.digests.push(digest_of(text.as_bytes()));
     kept.write(directories.config)?;
     reached("leaving begun");
@@ -184,10 +187,11 @@ fn write_clients(
     Ok(kept)
 }
 
-/// Removes the exit's copy and credentials, and says what to do next. Needs neither the store nor the copy.
+/// Removes the exit's copy and credentials, and prints the next steps. Needs neither the store nor the copy.
 fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
     let path = FleetConfig::path(directories.config);
     let (half, left) = (left_half(&path), path.with_extension("toml.left"));
+    // A killed command may have given the file its last name already.
     let is_named = !is_there(&half)?;
     let config = FleetConfig::find_at(if is_named { &left } else { &half })?
         .with_context(|| format!("{} does not exist; nothing is left to do here", half.display()))?;
@@ -214,7 +218,7 @@ fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
         exit_toml(directories.config).display(),
         kept.clients.display(),
     ))?;
-    // Last, so that the next steps are said at least once.
+    // The file is removed last, so that the next steps are printed at least once.
     let file = directories.config.join(KEPT);
     remove(&file).with_context(|| format!("{} cannot be removed", file.display()))
 }
@@ -232,20 +236,21 @@ async fn from_store(
     Ok((pairs, fleet))
 }
 
-/// Takes this exit out of the fleet, with its etcd user. Returns what remains to be done. If an exit on another host now has the
-/// same name, that one stays: this one was removed, and the other has joined in its place.
+/// Takes this exit out of the fleet, with its etcd user. Returns what remains to be done. An exit on another host may have the same
+/// name now, because this one was removed and the other has joined in its place. That exit stays.
 async fn take_out(
     mut fleet: Connected,
     config: &FleetConfig,
     own_host: Option<String>,
 ) -> anyhow::Result<String> {
     let granted = users::granted(&mut fleet.client, &fleet.keys, &config.exit).await?;
-    // Empty if a recovery has made the grant, which does not know the host (`users::keep`).
+    // A grant that a recovery has made has an empty host, because the recovery does not know it (`users::keep`).
     let host =
         granted.as_ref().and_then(|granted| granted.grant.host.clone()).filter(|host| !host.is_empty());
     if host.is_some() && host != own_host {
         return Ok(" Another host has joined the fleet by this name, and stays in it.".to_owned());
     }
+    // If another host joins at this moment, the grant changes and the transaction fails.
     let same = Compare::mod_revision(
         fleet.keys.grant(&config.exit),
         CompareOp::Equal,

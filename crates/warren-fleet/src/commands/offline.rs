@@ -82,6 +82,7 @@ pub(crate) fn sign(arguments: &SignArguments) -> anyhow::Result<()> {
         }
     };
     let path = &arguments.file;
+    // The file is replaced as a whole. Every later roster builds on this one, so a killed command must not destroy it.
     replace(path, Unfinished::Random, signed.to_line().as_bytes(), 0o644, Some(Owner::own()))
         .with_context(|| format!("{} cannot be written", path.display()))?;
     print(&format!(
@@ -122,6 +123,7 @@ pub(crate) async fn publish(
     let stored = read(&mut fleet, directories.state).await?;
     match &stored.roster {
         Some(known) => {
+            // This is the check that clients make, so they accept every roster that is published.
             let taken = FollowedFleet::begin(known.clone()).take(signed.as_bytes());
             let taken = taken.with_context(|| {
                 format!(

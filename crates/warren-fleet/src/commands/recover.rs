@@ -33,7 +33,7 @@ pub(crate) struct RecoverArguments {
     /// Recover from this file of `warren fleet backup`, instead of this exit's own copy.
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Also change a store that does not seem to be restored: put back the clients and removed keys that it lacks. Whatever is
+    /// Also change a store that does not seem to be restored: put back the clients and removed keys that it lacks. Data that is
     /// newer than the copy stays as it is.
     #[arg(long)]
     force: bool,
@@ -74,7 +74,7 @@ pub(crate) async fn recover(
         tracing::warn!(
             "the store no longer has the fleet {name:?}; it begins again with what the copy contains"
         );
-        // A fleet has epoch 0 only until its recovery has ended, so an interrupted recovery can go on.
+        // A fleet has epoch 0 only until its recovery has ended. So an interrupted recovery can continue.
         Ok(Meta { epoch: 0, ..copy.meta.clone() })
     })
     .await?;
@@ -87,12 +87,12 @@ pub(crate) async fn recover(
     }
     let position = match &own {
         Some(own) => own.position.clone(),
-        // The backup may be of another exit.
+        // The backup may come from another exit.
         None => Position { own: 0, ..copy.position.clone() },
     };
     let age = Age::of(copy.meta.epoch, fleet.meta.epoch);
     let found = state_of(&mut fleet, &position, arguments.force).await?;
-    // Epochs only grow, so a store with an earlier epoch than the copy was set back.
+    // Epochs only grow, so a store whose epoch is lower than the copy's was set back.
     let was_set_back = found == State::Intact && age == Age::Later;
     let state = if was_set_back { State::Restored } else { found };
     let mut rosters: Vec<_> = contents.others.roster().into_iter().collect();
@@ -101,7 +101,7 @@ pub(crate) async fn recover(
     let latest = own.as_ref().map_or(0, |own| own.position.epoch).max(copy.position.epoch);
     let (done, revision) = put_back(&mut fleet, &copy, &contents, (state, age), &rosters).await?;
     let recoveries = recoveries(&copy, &fleet.meta, age, revision);
-    // Last, because with the new epoch the links use the store again.
+    // This comes last, because the links use the store again once it has the new epoch.
     begin_epoch(&mut fleet, latest, recoveries).await?;
     print(&report(&done))
 }
@@ -115,7 +115,7 @@ fn chosen(own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Resul
         }
         None => own.cloned().context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
     };
-    // Checked before anything is written: an empty store would take any fleet.
+    // This is checked before anything is written, because an empty store would accept any fleet.
     if own.is_some_and(|own| own.meta.id != copy.meta.id) {
         bail!("the backup is of a fleet other than this exit's; nothing was changed");
     }
@@ -165,7 +165,7 @@ async fn put_back(
     let members: BTreeSet<ExitId> = contents.members.keys().cloned().collect();
     let in_store = exits_in_store(&mut fleet.client, &fleet.keys).await?;
     let changes = exits(&members, &contents.removed, &in_store, basis);
-    // First of all, so that no removed exit gets the clients that are put back.
+    // This comes first, so that no removed exit gets the clients that are put back.
     remove_exits(&mut fleet.client, &fleet.keys, &changes.removed).await?;
     let disabled = if state == State::Intact { Vec::new() } else { disagreements(&contents.rows, &before) };
     let rows = bring_back(&mut fleet.client, &fleet.keys, &contents.rows, basis).await?;
@@ -188,9 +188,9 @@ fn recoveries(copy: &Snapshot, meta: &Meta, age: Age, store: i64) -> Vec<Recover
     let Snapshot { meta: copied, revision, .. } = copy;
     let (earlier, last) = match age {
         Age::Same => (copied, Recovery { epoch: copied.epoch, revision: *revision, store }),
-        // The store's own history goes on. It is not known which changes of its epoch the store has lost.
+        // The store's own history continues. It is not known which changes of its epoch the store has lost.
         Age::Earlier => (meta, Recovery { epoch: meta.epoch, revision: i64::MIN, store }),
-        // No revision of the store's can be compared with one of the copy's epoch.
+        // No revision of the store can be compared with one of the copy's epoch.
         Age::Later => (copied, Recovery { epoch: copied.epoch, revision: *revision, store: 0 }),
     };
     earlier.recoveries.iter().copied().chain([last]).collect()
@@ -211,7 +211,7 @@ fn disagreements(copy: &Rows, store: &Rows) -> Vec<String> {
 }
 
 async fn put_back_exit(fleet: &mut Connected, exit: &ExitId, member: Option<Member>) -> anyhow::Result<()> {
-    // The exit itself says the rest when it is linked.
+    // The exit itself adds the rest when it is linked.
     let member = member.unwrap_or_default();
     let key = fleet.keys.name(&Key::Member(exit.clone()));
     let absent = [&key, &fleet.keys.name(&Key::RemovedExit(exit.clone()))]
@@ -221,11 +221,11 @@ async fn put_back_exit(fleet: &mut Connected, exit: &ExitId, member: Option<Memb
     Ok(())
 }
 
-/// Tells all links that the store's history has a new beginning.
+/// Tells all links that the store's history begins anew.
 async fn begin_epoch(fleet: &mut Connected, latest: u64, recoveries: Vec<Recovery>) -> anyhow::Result<()> {
     let key = fleet.keys.name(&Key::Meta);
     let before = serde_json::to_vec(&fleet.meta)?;
-    // The backup may be older than an earlier recovery.
+    // The backup may be older than the latest recovery.
     let after = Meta { epoch: fleet.meta.epoch.max(latest) + 1, recoveries, ..fleet.meta.clone() };
     let same = Compare::value(key.as_str(), CompareOp::Equal, before);
     let put = TxnOp::put(key, serde_json::to_vec(&after)?, None);
@@ -282,7 +282,7 @@ fn report(done: &Done) -> String {
     text + &to_check(done)
 }
 
-/// What the operator should look at.
+/// Lists the things that the operator should check.
 fn to_check(done: &Done) -> String {
     let Done { rows, exits, .. } = done;
     let mut lines = Vec::new();
@@ -363,7 +363,7 @@ mod tests {
             Meta { epoch: 4, recoveries, ..stored }
         };
         let after = ended(of(1, Vec::new()), of(2, vec![first]), 700);
-        // Links of the store's own epoch compare their copies with the store as it was.
+        // Links of the store's own epoch compare their copies with the store before the recovery.
         let unknown = Recovery { epoch: 2, revision: i64::MIN, store: 700 };
         assert_eq!([1, 2].map(|epoch| after.recovery_since(epoch)), [Some(first), Some(unknown)]);
 

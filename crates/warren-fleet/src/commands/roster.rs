@@ -1,4 +1,4 @@
-//! `warren fleet admit` and `warren fleet rotate-key`, and the roster's part of `warren fleet remove`: what needs the fleet key.
+//! `warren fleet admit`, `warren fleet rotate-key`, and the roster's part of `warren fleet remove`. All of them need the fleet key.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -39,7 +39,7 @@ pub(crate) struct AdmitArguments {
     listing: Listing,
 }
 
-/// The roster's facts about an exit, besides its name, keys and endpoints.
+/// The facts about an exit in the roster, besides its name, keys and endpoints.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Listing {
     /// Where the exit is, for people [default: as before].
@@ -128,19 +128,20 @@ pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArgumen
     print(&format!("{note}{id} is in the roster. {}", summary(&signed)))
 }
 
-/// Checks the keys that an operator has given: the exit's key in the store, and one that the roster lists for
-/// it.
+/// Checks the keys that an operator has given. They must contain the exit's key in the store, and otherwise only keys that the
+/// roster lists for the exit.
 fn check_keys(
     exit: &ExitId,
     stored: PublicKey,
     in_roster: &[PublicKey],
     given: &[PublicKey],
 ) -> anyhow::Result<()> {
+    // The command never signs the store's key without asking, because any exit of the fleet can write it.
     if given.is_empty() {
         let old: String = in_roster
             .iter()
             .filter(|key| **key != stored)
-            .map(|key| format!("\nClients that know the old key {key} stay at the exit until it is retired if you add --public-key {key}"))
+            .map(|key| format!("\nIf you also add --public-key {key}, clients that know this old key stay at the exit until it is retired"))
             .collect();
         bail!(
             "the store has the key {stored} for {exit}. Compare it with `warren status exit` there; if it is the same, run this again with \
@@ -149,8 +150,8 @@ fn check_keys(
     }
     if let Some(key) = given.iter().find(|key| **key != stored && !in_roster.contains(key)) {
         bail!(
-            "the store has the key {stored} for {exit}, and not {key}, which the roster does not list either: somebody may have put the \
-             store's key there; nothing was signed"
+            "for {exit}, the store has the key {stored}, and neither the store nor the roster has {key}: somebody may have put a wrong \
+             key into the store; nothing was signed"
         );
     }
     if !given.contains(&stored) {
@@ -202,7 +203,7 @@ pub(crate) async fn rotate_key(
     let signer = old.content().signer;
     let (new_file, old_file) = (arguments.new_key.display(), arguments.fleet_key.display());
     let (old_key, new_key) = (read_key(&arguments.fleet_key)?, earlier_key(&arguments.new_key)?);
-    // An earlier command has changed the key, but did not hear of it or was killed.
+    // An earlier command has changed the key, but was killed or got no answer.
     if new_key.as_ref().is_some_and(|new| new.public() == signer && new.public() != old_key.public()) {
         if !stored.is_stored {
             store(&mut fleet, &stored, old).await?;
@@ -212,6 +213,7 @@ pub(crate) async fn rotate_key(
     if old_key.public() != signer {
         bail!("{old_file} does not contain the key that signed the roster, {signer}; name that key's file");
     }
+    // The new key is on the disk before a roster names it. Otherwise a crash could lose the only copy.
     let new_key = match new_key {
         Some(same) if same.public() == signer => {
             bail!("{new_file} contains the fleet key that is in use; name another file for the new one")
@@ -222,7 +224,7 @@ pub(crate) async fn rotate_key(
     reached("key made");
     let signed = rotate(old, &old_key, &new_key, SystemTime::now())?;
     store(&mut fleet, &stored, &signed).await.with_context(|| {
-        format!("the fleet key may not be changed yet; run this again, and {new_file} is used")
+        format!("it is not known whether the fleet key has changed; run this again, which uses the key in {new_file}")
     })?;
     reached("key changed");
     print(&format!("The fleet key is now {}, in {new_file}. {}", new_key.public(), summary(&signed)))
@@ -243,6 +245,7 @@ pub(super) async fn read(fleet: &mut Connected, state: &Path) -> anyhow::Result<
     let decoded = pair.map(|pair| SignedRoster::decode(&pair.value.unwrap_or_default()));
     let in_store = decoded.transpose().context("the roster in the store is damaged")?;
     let own: Vec<_> = of_exit(state).into_iter().collect();
+    // Clients may already have this exit's roster, so the next one must have a higher serial than that.
     let newer = newer_roster(&fleet.keys, in_store.clone(), &own);
     let is_stored = newer.is_none();
     if let Some(newer) = &newer {
@@ -270,6 +273,7 @@ pub(super) async fn store(
     signed: &SignedRoster,
 ) -> anyhow::Result<()> {
     let key = fleet.keys.name(&Key::Roster);
+    // Two operators may sign at the same time. Their rosters have the same serial, so only one may be stored.
     let unchanged = Compare::mod_revision(key.as_str(), CompareOp::Equal, stored.modified);
     let put = TxnOp::put(key, signed.as_bytes(), None);
     let answer = in_words(fleet.client.txn(Txn::new().when([unchanged]).and_then([put])).await)?;
@@ -301,7 +305,7 @@ fn earlier_key(path: &Path) -> anyhow::Result<Option<FleetKey>> {
 
 fn make_key(path: &Path) -> anyhow::Result<FleetKey> {
     let key = FleetKey::generate()?;
-    // A killed command may have left a part of an unused key.
+    // A killed command may have left part of an unused key.
     remove_abandoned(directory_of(path));
     create_new(path, key.to_line().as_bytes(), 0o600)
         .with_context(|| format!("{} cannot be made", path.display()))?;

@@ -58,7 +58,7 @@ struct Line {
 #[derive(Serialize)]
 struct Waiting {
     exit: ExitId,
-    /// Whether its ticket has ended, or it has left, and the store still has its user.
+    /// Whether the exit's ticket has ended, or the exit has left, while the store still has its user.
     has_ended: bool,
 }
 
@@ -70,6 +70,7 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
     let mut fleet = connect(directories.config).await?;
     let (revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
     let contents = read(&fleet.keys, None, &pairs);
+    // Heartbeats and sessions raise the store's revision too, so it does not show whether an exit is behind.
     let changed = contents.rows.latest_change();
     let count = |is: fn(&RowId) -> bool| contents.rows.iter().filter(|(id, _)| is(id)).count();
     let names: Vec<ExitId> = contents.members.keys().cloned().collect();
@@ -82,6 +83,7 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
         .collect();
     let mut exits = Exits::default();
     exits.replace(contents.members, contents.heartbeats);
+    // The list has no exit that was never linked, and none whose value cannot be read. These are reported separately.
     let listed = exits.list();
     let waiting =
         names.into_iter().filter(|name| listed.iter().all(|exit| exit.exit != *name)).collect::<Vec<_>>();
@@ -114,16 +116,16 @@ fn text(report: &Report, waiting: &[ExitId], unreadable: &[ExitId]) -> String {
         report.revision
     );
     let width = report.exits.iter().map(|line| line.exit.exit.as_str().len()).max().unwrap_or(4).max(4);
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(text, "{:width$}  STATE     SESSIONS  MBIT/S  CORES  LATEST CHANGE", "EXIT");
     for Line { exit, is_drained, has_heard } in &report.exits {
-        // An exit also sends its clients away by itself, if it has been without the store for too long.
+        // If an exit has been without the store for too long, it also sends its clients away by itself.
         let state = match (exit.is_alive, *is_drained || exit.state == ExitState::Draining) {
             (false, _) => "gone",
             (true, true) => "draining",
             (true, false) => "serving",
         };
-        let heard = if *has_heard { "applied" } else { "NOT HEARD" };
+        let heard = if *has_heard { "applied" } else { "NOT APPLIED" };
         let megabits = exit.load.bits_per_second / 1_000_000;
         let _ = writeln!(
             text,
@@ -164,7 +166,7 @@ async fn tickets(fleet: &mut Connected, members: &[ExitId]) -> anyhow::Result<Ve
     Ok(waiting)
 }
 
-/// How long each certificate lasts, in one line, and a line for each that expires soon.
+/// Returns one line with the days left of each certificate, and a line for each certificate that expires soon.
 fn certificate_lines(certificates: &[StoreCertificate], now: SystemTime) -> String {
     if certificates.is_empty() {
         return String::new();

@@ -95,7 +95,7 @@ pub(super) struct Ticket {
     /// Name and password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<(String, String)>,
-    /// A random text, from which the store knows whether the ticket was used.
+    /// A random text. From its digest, the store knows whether the ticket was used.
     pub(super) secret: String,
     /// In seconds since 1970. The store deletes its record of the ticket at that time.
     pub(super) expires: u64,
@@ -117,12 +117,12 @@ impl Ticket {
         if !is_fleet_name(&ticket.fleet) {
             bail!("{damaged}");
         }
-        // Checked before the ticket's password goes to any of these endpoints.
+        // The endpoints are checked before the ticket's password is sent to any of them.
         StoreConfig { endpoints: ticket.endpoints.clone(), ..StoreConfig::default() }.check()?;
         Ok(ticket)
     }
 
-    /// Names the ticket in the store, which does not learn the secret.
+    /// Returns the ticket's name in the store, which does not learn the secret.
     pub(super) fn digest(&self) -> String {
         URL_SAFE_NO_PAD.encode(digest(&SHA256, self.secret.as_bytes()))
     }
@@ -133,7 +133,7 @@ impl Ticket {
     }
 }
 
-/// How long to wait while a user is being removed. The removal takes longer only if its process has ended halfway.
+/// How long to wait while a user is being removed. A removal takes longer only if its process was killed halfway.
 const REMOVAL: (Duration, u32) = (Duration::from_millis(200), 25);
 
 /// Makes a ticket and prints it.
@@ -157,7 +157,7 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         user: None,
         secret: random_name()?,
     };
-    // Done before the user is made, so that the user is removed when the ticket ends, even if this command ends halfway.
+    // The ticket comes before the user. So the user is removed when the ticket ends, even if this command is killed halfway.
     grant(&mut fleet, &mut admin, &ticket, arguments.expires).await?;
     match make_user(&fleet, &admin, arguments, ticket.identity.is_some(), &user).await {
         Ok(made) => ticket.user = made,
@@ -207,7 +207,7 @@ async fn grant(
     bail!("the ticket or the user of {exit} is being changed right now; run this again")
 }
 
-/// The earlier grant of an exit. If its user is being removed, waits until it is gone.
+/// Returns the earlier grant of an exit. If its user is being removed, waits until the user is gone.
 async fn settled(
     fleet: &mut Connected,
     admin: &mut Client,
@@ -265,8 +265,8 @@ fn identity_for(
     Ok(Some((certificate, key)))
 }
 
-/// Makes a user and a role for the new exit. They may write only the fleet's keys. `None` if the store checks no users, or if the
-/// certificate is enough.
+/// Makes a user and a role for the new exit. The user may write only the fleet's keys. Returns `None` if the store checks no users,
+/// or if the certificate is enough.
 async fn make_user(
     fleet: &Connected,
     admin: &Client,
@@ -285,7 +285,7 @@ async fn make_user(
     if has_certificate {
         return Ok(None);
     }
-    // A store that checks no users gives this answer.
+    // This is the answer of a store that checks no users.
     let user = Some((name.to_owned(), password.clone()));
     match (StoreOptions { user, ..arguments.admin.options(fleet)? }).connect_any().await {
         Err(error) if format!("{error:#}").contains("authentication is not enabled") => {

@@ -13,7 +13,7 @@ use crate::keys::{Key, Keys};
 use crate::rows::{Before, Rows, Subject, Unseen};
 use crate::sessions::Records;
 
-/// The unreadable values that were logged: their keys and revisions. Each full reading finds these values again.
+/// The unreadable values that were logged, with their keys and revisions. Each full reading finds the same values again.
 static SAID: Mutex<BTreeMap<Vec<u8>, i64>> = Mutex::new(BTreeMap::new());
 
 /// Maximum number of keys in [`SAID`].
@@ -33,8 +33,8 @@ impl Pair {
         Self { key: key.into(), value: Some(value.into()), modified }
     }
 
-    /// Parses the value. `None` if it was deleted, is damaged, or is too long to be passed on: any exit of the fleet can write
-    /// it.
+    /// Parses the value. `None` if it was deleted, is damaged, or is too long to be passed on. Any exit of the fleet can write the
+    /// value.
     pub(crate) fn parse<T: DeserializeOwned>(&self, what: &str) -> Option<T> {
         let value = self.value.as_ref()?;
         if value.len() > MAX_VALUE {
@@ -48,6 +48,7 @@ impl Pair {
     /// Logs once that this value cannot be read, no matter how often it is read.
     fn warn(&self, what: &str, error: &str) {
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        // This bounds the memory. Some lines then appear in the log again.
         if said.len() >= MOST_SAID {
             said.clear();
         }
@@ -82,6 +83,7 @@ impl Pair {
             return Some(id.deletion());
         }
         let row: RowChange = self.parse("row")?;
+        // Any exit of the fleet can write any value, so the value must name its own key.
         if row.id() != id || !row.is_set() {
             self.warn("row", "it belongs to another key");
             return None;
@@ -112,7 +114,7 @@ pub(crate) struct Others {
     written: i64,
     /// The revision of its own `po`.
     position: i64,
-    /// Whether an operator drains the exit. `None` until the store has said whether.
+    /// Whether an operator drains the exit. `None` until the store has been asked.
     drains: Option<bool>,
     roster: Option<Vec<u8>>,
 }
@@ -168,7 +170,7 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
             Some(Key::Written(_) | Key::Position(_) | Key::Meta) | None => {}
         }
     }
-    // A full reading without the key says that there is no drain. `None` would say that nobody knows.
+    // If a full reading does not contain the key, there is no drain. `None` would mean that nobody knows.
     contents.others.drains.get_or_insert(false);
     contents
 }
@@ -233,11 +235,12 @@ impl Copy {
 
     /// Replaces everything. Returns the changes, and records them as unseen.
     pub(crate) fn replace(&mut self, revision: i64, mut rows: Rows, others: Others) -> Vec<RowChange> {
-        // Otherwise a damaged value would look like a deletion, and the exit would cut the client off.
+        // Without this, a damaged value would look like a deletion, and the exit would cut the client off.
         rows.keep_unreadable(&self.rows);
         let changes = self.rows.changes_to(&rows);
         let mut before: Vec<Before> = changes.iter().map(|change| self.before(change.id())).collect();
         for subject in [Subject::Prefixes, Subject::Forwards] {
+            // Prefixes and forwards have no content of their own, so only their revision shows a change.
             if rows.modified(subject) != self.rows.modified(subject) {
                 before.push((subject, None));
             }
@@ -255,11 +258,11 @@ impl Copy {
         (Subject::Row(id), Some(self.rows.content(id)))
     }
 
-    /// Applies an event for one row, or for all prefixes or forwards. Returns the previous content and the row's new
-    /// content.
+    /// Applies an event for one row, or for all prefixes or forwards. Returns the previous content and the row's new content.
     pub(crate) fn event(&mut self, key: &Key, pair: &Pair) -> Option<(Before, Option<RowChange>)> {
         if let Key::Row(id) = key {
             let Some(row) = pair.row(*id) else {
+                // The earlier content stays in force, because a damaged value must not cut a client off.
                 Arc::make_mut(&mut self.rows).cannot_read(*id, pair.modified);
                 return None;
             };
@@ -299,13 +302,14 @@ impl Copy {
         std::mem::take(&mut self.has_revoked)
     }
 
-    /// The full copy as messages.
+    /// Returns the whole copy as messages.
     pub(crate) fn whole(&self) -> Vec<FleetMessage> {
         let mut rest = self.rows.iter().map(|(_, row)| row.content.clone()).peekable();
         let mut messages = Vec::new();
         loop {
             let rows: Vec<_> = rest.by_ref().take(MAX_ROWS).collect();
             let is_last = rest.peek().is_none();
+            // Even an empty registry makes one message, because the exit waits for the last part.
             messages.push(FleetMessage::Whole { revision: self.revision, rows, is_last });
             if is_last {
                 return messages;
@@ -340,7 +344,7 @@ impl Copy {
         self.changes += 1;
     }
 
-    /// Notes that the copy is from the disk. A drain may have begun since then, so the exit must not be told that there
+    /// Notes that the copy is from the disk. A drain may have begun since it was written, so the exit must not be told that there
     /// is no drain.
     pub(crate) fn is_from_disk(&mut self) {
         self.others.drains = self.others.drains.filter(|on| *on);

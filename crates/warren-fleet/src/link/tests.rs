@@ -1,4 +1,4 @@
-//! Several links and exits at a store that is a map, driven by any order of events.
+//! Tests several links and exits at a store that is a map, with events in any order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -62,13 +62,13 @@ impl Etcd {
 struct Side {
     link: Link,
     rows: BTreeMap<RowId, RowChange>,
-    /// Transactions that the store has not got yet. Lost connections keep them for a while.
+    /// Transactions that the store has not received yet. Lost connections delay them for a while.
     to_store: VecDeque<Transaction>,
     to_exit: VecDeque<FleetMessage>,
     to_link: VecDeque<ExitMessage>,
     proposed: BTreeMap<u64, Vec<RowChange>>,
     next: u64,
-    /// What the exit was told last.
+    /// What the exit was last told about its drain.
     drain: bool,
     roster: Option<Vec<u8>>,
     /// The link's copy on disk.
@@ -174,8 +174,7 @@ impl World {
         }
     }
 
-    /// The link's process is killed, and another one begins with the copy on disk. Transactions under way may still
-    /// arrive.
+    /// Kills the link's process and starts another one with the copy on disk. Transactions under way may still arrive.
     fn restart(&mut self, index: usize) {
         let now = self.now;
         let side = &mut self.sides[index];
@@ -193,13 +192,13 @@ impl World {
         self.pump(index);
     }
 
-    /// An operator writes or deletes a key.
+    /// Writes or deletes a key, as an operator does.
     fn write(&mut self, key: &Key, value: Option<Vec<u8>>) {
         let then = BTreeMap::from([(Keys::new("home").name(key), value)]);
         self.etcd.apply(&Transaction { then, ..Transaction::default() });
     }
 
-    /// The store gets the link's oldest transaction.
+    /// Lets the store receive the link's oldest transaction.
     fn deliver_transaction(&mut self, index: usize) {
         if let Some(transaction) = self.sides[index].to_store.pop_front() {
             self.etcd.apply(&transaction);
@@ -254,7 +253,7 @@ impl World {
         self.pump(index);
     }
 
-    /// An exit makes a request, unless it waits for the answer to one about the same.
+    /// Makes an exit ask for a change, unless it waits for the answer to a request about the same thing.
     fn propose(&mut self, index: usize, rows: Vec<RowChange>) {
         let side = &mut self.sides[index];
         let claims = |rows: &[RowChange]| rows.iter().flat_map(claims_of).collect::<BTreeSet<_>>();
@@ -404,7 +403,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// As [`step`], with drains, rosters and links that start again.
+/// Like [`step`], with drains, rosters and links that start again.
 fn any_step() -> impl Strategy<Value = Step> {
     let exit = 0..EXITS;
     prop_oneof![
@@ -428,7 +427,7 @@ impl World {
         self.sides[exit].rows.contains_key(&id)
     }
 
-    /// An exit proposes only what its own registry allows.
+    /// Takes a step. An exit proposes only what its own registry allows.
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Invite { exit, token: number } if !self.has(exit, RowId::Invitation(token(number))) => {
@@ -512,7 +511,7 @@ impl World {
             Step::Restart(exit) => self.restart(exit),
             Step::Compact => {
                 self.etcd.compacted = self.etcd.revision;
-                // A watch that is behind ends.
+                // A watch that is too far behind ends.
                 for exit in 0..EXITS {
                     if self.sides[exit].seen < self.etcd.compacted {
                         self.disconnect(exit);
@@ -543,7 +542,7 @@ impl World {
             })
     }
 
-    /// What must hold at any time.
+    /// Checks the rules that must hold at any time.
     fn check(&self) {
         let rows = self.rows();
         let clients: Vec<_> = rows
@@ -648,7 +647,7 @@ fn a_request_that_was_made_before_a_change_was_seen_conflicts_although_the_link_
     let mut world = settled();
     world.propose(0, vec![client(1, 1, 1).into()]);
     world.settle();
-    // Exit 1 renames the client, and exit 0 disables it under its old name before it hears of that.
+    // Exit 1 renames the client. Before exit 0 learns of that, it disables the client under its old name.
     world.propose(1, vec![client(1, 2, 1).into()]);
     world.deliver_to_link(1);
     world.deliver_transaction(1);
@@ -665,7 +664,7 @@ fn a_lost_answer_is_found_out_from_the_watch() {
     world.propose(0, vec![client(1, 1, 1).into()]);
     world.deliver_to_link(0);
     world.disconnect(0);
-    // The store gets the transaction all the same.
+    // The store receives the transaction after all.
     world.deliver_transaction(0);
     world.settle();
     assert_eq!(world.sides[0].stored, [[RowChange::from(client(1, 1, 1))]]);
@@ -686,14 +685,14 @@ fn a_transaction_that_was_given_up_comes_as_a_change() {
     assert_eq!(world.client(0, 1), Some(client(1, 1, 1)));
 }
 
-/// Writes the records that are due. Returns them, and what the exit is told.
+/// Writes the records that are due. Returns them, and the messages for the exit.
 fn write(sessions: &mut Sessions, now: Instant) -> (SessionBatch, Vec<FleetMessage>) {
     let (batch, lost) = sessions.batch(&exit(0), &Keys::new("home"), now);
     sessions.stored(&batch, now);
     (batch, lost)
 }
 
-/// The number that a client's record in a batch has.
+/// Returns the number of a client's record in a batch.
 fn claim_in(batch: &SessionBatch, key: PublicKey) -> Option<u64> {
     let written = batch.operations.get(&Keys::new("home").name(&Key::Session(key)))?.as_deref()?;
     Some(serde_json::from_slice::<crate::keys::SessionRecord>(written).unwrap().claim)
@@ -711,7 +710,7 @@ fn a_waiting_session_yields() {
     let start = Instant::now();
     let mut sessions = Sessions::default();
     sessions.open(key(1), (vec![1], 0), start);
-    // The store was away for a while, and meanwhile the client has gone to the other exit.
+    // The store was away for a while. In that time, the client has moved to the other exit.
     assert_eq!(sessions.record(&me, key(1), 5, Some(crate::keys::SessionRecord::new(&other, &[2], 0))), None);
     let late = start + Duration::from_secs(60);
     let (batch, lost) = sessions.batch(&me, &keys, late);
@@ -740,19 +739,18 @@ fn the_later_session_has_the_record() {
         (batch.operations.len(), lost.len())
     };
 
-    // The client has moved to the other exit (2), and then has stayed here after all (3). The store hears of the move
-    // last.
+    // The client has moved to the other exit (2), and then has stayed here after all (3). The store gets the move last.
     sessions.open(key(1), (vec![1], 1), start);
     assert_eq!(writes(&mut sessions), (1, 0));
     sessions.open(key(1), (vec![1], 3), start);
     assert_eq!(writes(&mut sessions), (1, 0));
     assert_eq!(sessions.record(&me, key(1), 7, record(2)), None, "nobody is elsewhere");
     assert_eq!(writes(&mut sessions), (1, 0), "the record comes back");
-    // The control: a later session there counts, and this exit says so once.
+    // The control: a later session at the other exit counts, and this exit is told only once.
     let said = sessions.record(&me, key(1), 9, record(4));
     let elsewhere = FleetMessage::Elsewhere { key: key(1), nonce: vec![1], claim: 4, exit: other.clone() };
     assert_eq!(said, Some(elsewhere));
-    // The link starts again, and the exit names all of its sessions. This one lasts only for a while longer.
+    // The link restarts, and the exit lists all of its sessions. This session is about to end.
     sessions.open(key(1), (vec![1], 3), start);
     assert_eq!(writes(&mut sessions), (0, 1), "the client is not thrown off the other exit");
 }
@@ -771,19 +769,20 @@ fn changes_are_written_again() {
     sessions.open(key(2), (vec![1], 1), start);
     let (first, _) = sessions.batch(&me, &keys, start);
 
-    // The client of the first key stays: the same process and nonce, another number. The other key has the same nonce.
+    // The client of the first key stays: its process and nonce are the same, and its number is new. The other key has the same
+    // nonce.
     sessions.open(key(1), (vec![1], 3), start);
     sessions.stored(&first, start);
 
     let (second, _) = sessions.batch(&me, &keys, start);
     assert_eq!(claim_in(&second, key(1)), Some(3));
     assert_eq!(claim_in(&second, key(2)), None, "the control: this one has not changed");
-    // A session of the same process replaces the one that is over.
+    // A session of the same process replaces the one that has ended.
     sessions.close(key(1), vec![1]);
     sessions.open(key(1), (vec![1], 3), start);
     sessions.stored(&second, start);
     assert!(sessions.has_unsent());
-    // A new lease, while the record with the old one is written.
+    // The lease changes while the record with the old lease is being written.
     let (third, _) = sessions.batch(&me, &keys, start);
     sessions.send_all_again();
     sessions.stored(&third, start);
@@ -803,7 +802,7 @@ fn a_restless_client_is_paced() {
     let start = Instant::now();
     let mut sessions = Sessions::default();
     let mut written = 0;
-    // Twenty batches a second, for nine seconds.
+    // There are twenty batches a second, for nine seconds.
     for turn in 0..180 {
         let now = start + Duration::from_millis(50 * turn);
         sessions.open(key(1), (vec![1], turn + 1), now);
@@ -830,7 +829,7 @@ fn a_record_that_the_store_refuses_holds_up_no_other() {
     let refused = keys.name(&Key::Session(key(77)));
     let mut recorded = BTreeSet::new();
     let mut attempts = 0;
-    // Twenty batches a second, for two seconds.
+    // There are twenty batches a second, for two seconds.
     for turn in 0..40 {
         let now = start + Duration::from_millis(50 * turn);
         let (batch, _) = sessions.batch(&me, &keys, now);
@@ -844,7 +843,7 @@ fn a_record_that_the_store_refuses_holds_up_no_other() {
     }
     assert_eq!(recorded.len(), 199);
     assert!((1..=3).contains(&attempts), "{attempts} attempts with it alone");
-    // Once the link knows what is there, the record is written at once.
+    // Once the link knows the stored record, it writes its own at once.
     let now = start + Duration::from_secs(5);
     let (again, _) = sessions.batch(&me, &keys, now);
     sessions.refused(&again, now);
@@ -865,7 +864,7 @@ fn a_row_that_cannot_be_read_is_kept_as_it_was_and_can_be_changed() {
         world.write(&Key::Row(RowId::Client(key(number))), Some(b"{".to_vec()));
     }
     world.settle();
-    // One link reads everything again, and one starts with the copy on its disk.
+    // One link reads everything again, and one restarts with the copy on its disk.
     world.disconnect(0);
     world.etcd.compacted = world.etcd.revision;
     world.sides[0].seen = 0;
@@ -892,7 +891,7 @@ fn a_removed_key_that_cannot_be_read_stays_out() {
     world.write(&Key::Row(RowId::Removed(key(1))), Some(b"{".to_vec()));
     world.settle();
     world.propose(0, vec![client(1, 1, 1).into()]);
-    // The control: another key.
+    // The control: a request about another key.
     world.propose(1, vec![client(2, 2, 2).into()]);
     world.settle();
     assert_eq!((world.client(0, 1), world.client(0, 2)), (None, Some(client(2, 2, 2))));
@@ -918,7 +917,7 @@ fn an_exit_whose_value_cannot_be_read_stays_in_the_fleet() {
     let expected: BTreeMap<_, _> = [own, known, (exit(3), Some(Member::default()))].into();
     link.whole(5, &[pair(1, 1), pair(2, 2), damaged(3, 3)]);
     assert_eq!(kept(&link), expected);
-    // Two values are damaged later, one of them the exit's own. The exit writes that again.
+    // Two values are damaged later, one of them the exit's own. The exit writes its own value again.
     let writes_own = |link: &Link| link.heartbeat(SystemTime::now()).unwrap().0.then.contains_key(&name(1));
     assert!(!writes_own(&link));
     link.events(6, &[damaged(1, 6), damaged(2, 6)], SystemTime::now());

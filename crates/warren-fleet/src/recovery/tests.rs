@@ -58,7 +58,7 @@ fn bring_back(copy: &Rows, store: &mut Rows, basis: Basis, revision: &mut i64) {
 }
 
 fn keys_removed_since_the_backup_stay_out() {
-    // Since the backup, client 1 was removed, and so was the next key of client 2, which is client 3 now.
+    // Since the backup, client 1 was removed. The next key of client 2 was removed too, and is the key of client 3 now.
     let waiting = Client { next_public_key: Some(key(3)), ..client(2) };
     let mut store = rows(&[(1, client(1).into()), (2, waiting.into()), (3, client(4).into())]);
     let copy = rows(&[(5, removed(1)), (6, removed(3)), (6, client(2).into()), (3, client(4).into())]);
@@ -123,7 +123,7 @@ fn a_store_that_is_intact_keeps_what_is_newer_than_the_copy() {
     assert!(stored(4).is_none(), "a removed client is back");
     assert!(stored(5).is_some(), "a client that was lost is not put back");
 
-    // The control: the same store, restored from a backup and changed since.
+    // The control: the same store, but restored from a backup and changed since.
     let mut store = rows(&before);
     bring_back(&copy, &mut store, Basis::of_command(Age::Same, 10, Some(15), true), &mut 15);
     assert!(store.client(key(3)).is_none() && store.client(key(1)).unwrap().disabled);
@@ -153,16 +153,16 @@ fn an_exit_that_was_removed_does_not_come_back() {
     let expected =
         ExitChanges { removed: ids(&["c", "b"]), put_back: ids(&["d"]), left_out: ids(&["e", "f"]) };
     assert_eq!(changes, expected);
-    // A store that is not restored may have lost d on purpose.
+    // A store that was not restored may lack d for a good reason.
     let changes = exits(&members, &removals, &store, Basis::of_command(Age::Same, 90, Some(100), false));
     assert_eq!((changes.put_back, changes.left_out), (Vec::new(), ids(&["d", "e", "f"])));
-    // Once again: nothing is left to do about c.
+    // The comparison is repeated. Nothing is left to do about c.
     let again = ExitsInStore { members: [(id("a"), 1)].into(), removed: ids(&["c"]).into_iter().collect() };
     assert_eq!(
         removed_exits(&removals, &again, Basis::of_command(Age::Same, 90, Some(50), true)),
         Vec::new()
     );
-    // It has joined again.
+    // The exit has joined again.
     let again = ExitsInStore { members: [(id("c"), 95)].into(), ..ExitsInStore::default() };
     assert_eq!(
         removed_exits(&removals, &again, Basis::of_command(Age::Same, 90, Some(100), true)),
@@ -216,11 +216,11 @@ fn a_copy_of_a_later_epoch_is_newer_than_all_that_the_store_has() {
     bring_back(&rows(&[(200, renamed.clone().into())]), &mut stored, basis, &mut 9000);
     assert_eq!(stored.client(key(1)), Some(&renamed));
     assert!(!stored.has(RowId::Invitation(token(1))), "an invitation that was withdrawn is open again");
-    // A store that has lost everything has epoch 0, and takes everything.
+    // A store that has lost everything has epoch 0, and accepts everything.
     assert_eq!([Age::of(3, 0), Age::of(3, 3)], [Age::Same; 2]);
 }
 
-/// What an operator or a client does.
+/// An action of an operator or a client.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Enrol(u8),
@@ -304,14 +304,14 @@ proptest! {
             }
             let id = RowId::Invitation(token(number));
             let [copied, was] = [&copy, &before].map(|rows| rows.content(id));
-            // A token that was used stays used. The store may have lost that, or the whole row.
+            // A token that was used stays used. The store may have lost that fact, or the whole row.
             let is_spent = is_used(&copied) && !is_used(&was) && (is_restored || !was.is_set());
             prop_assert_eq!(store.content(id), if is_spent { copied } else { was });
         }
     }
 
-    /// This holds no matter with which copy an operator recovers, and in which order the links connect. Whatever any copy
-    /// lists as removed is out. Whatever the newest copy has is there. Nothing is enabled or open that was not before.
+    /// The following holds no matter with which copy an operator recovers, and in which order the links connect. A key that any
+    /// copy lists as removed is out. A row of the newest copy is there. Nothing is enabled or open that was not before.
     #[test]
     fn all_copies_together_lose_nothing_and_let_nobody_in(
         acts in proptest::collection::vec(act(), 1..40),
@@ -322,7 +322,7 @@ proptest! {
         let mut history = vec![Rows::default()];
         for (at, act) in acts.iter().enumerate() {
             let mut next = history[at].clone();
-            // A token is for one invitation.
+            // A token belongs to only one invitation.
             let was_invited = matches!(act, Act::Invite(number)
                 if history.iter().any(|rows| rows.has(RowId::Invitation(token(*number)))));
             if !was_invited {
@@ -363,7 +363,7 @@ proptest! {
             let expected = newest.client(key(number));
             prop_assert_eq!(stored.is_some(), expected.is_some(), "client {}", number);
             prop_assert!(stored.is_none_or(|stored| stored.disabled) || !expected.is_some_and(|it| it.disabled));
-            // What one link has put back counts as newer than what a later link knows.
+            // A row that one link has put back counts as newer than a later link's row.
             if let (Some(stored), Some(expected), ..=2) = (stored, expected, copies.len()) {
                 prop_assert_eq!(&stored.name, &expected.name);
             }

@@ -15,14 +15,14 @@ use crate::membership::leaving;
 use crate::recovery::{Basis, ExitsInStore, clients, revocations, without_lease};
 use crate::rows::Rows;
 
-/// How many times the store is compared with the copy, if others change the same rows meanwhile.
+/// How many times the store is compared with the copy, if others change the same rows in the meantime.
 const ROUNDS: usize = 3;
 
-/// If at most this many groups of rows conflict, the last attempt first tries them together, because they may
-/// have exchanged names.
+/// If at most this many groups of rows conflict, the last attempt first tries them together, because their clients may have
+/// exchanged names.
 const MOST_TOGETHER: usize = 20;
 
-/// What was put back.
+/// What was put back, for the report.
 #[derive(Debug, Default)]
 pub(crate) struct Brought {
     pub(crate) removed_keys: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Brought {
     pub(crate) left_out: Vec<String>,
 }
 
-/// What one group of rows does.
+/// The effect of one group of rows.
 enum Kind {
     RemovedKey(Option<String>),
     UsedInvitation,
@@ -95,6 +95,7 @@ pub(crate) async fn bring_back(
     for round in 1..=ROUNDS {
         let (_, pairs) = read_all(client, keys).await?;
         let mut store = rows_of(keys, &pairs);
+        // Removed keys come first. Otherwise a client that was removed could be put back.
         let revoked = revocations(copy, &store, basis);
         let unrevoked = apply_and_count(client, keys, &mut store, revoked, &mut brought).await?;
         let wanted = clients(copy, &store, basis);
@@ -124,6 +125,7 @@ async fn apply_and_count(
     groups: Vec<Vec<RowChange>>,
     brought: &mut Brought,
 ) -> anyhow::Result<Vec<Vec<RowChange>>> {
+    // The kinds are found first, because `apply` changes `store`.
     let kinds: Vec<_> = groups.iter().filter_map(|group| kind_of(group, store)).collect();
     let refused = apply(client, keys, store, groups).await?;
     let failed: BTreeSet<RowId> = refused.iter().flatten().map(RowChange::id).collect();
@@ -131,8 +133,8 @@ async fn apply_and_count(
     Ok(refused)
 }
 
-/// Tries rows that conflict with others: first together, because they may have exchanged names, then each without its lent
-/// addresses.
+/// Tries rows that conflict with others: first together, because their clients may have exchanged names, and then each without its
+/// lent addresses.
 async fn last_attempt(
     client: &mut Client,
     keys: &Keys,
@@ -151,6 +153,7 @@ async fn last_attempt(
     let bare = |group: Vec<RowChange>| -> Vec<RowChange> {
         group.into_iter().map(|row| without_lease(&row).unwrap_or(row)).collect()
     };
+    // A client without its lent addresses gets others when it connects, so it is better than none.
     left = left.into_iter().map(bare).collect();
     let out = apply_and_count(client, keys, store, left, brought).await?;
     for row in out.iter().flatten() {
@@ -200,7 +203,7 @@ pub(crate) async fn remove_exits(client: &mut Client, keys: &Keys, exits: &[Exit
     Ok(())
 }
 
-/// Puts the newest of these rosters into the store, if it is newer than the store's. Returns its serial if it was put there.
+/// Puts the newest of these rosters into the store, if it is newer than the store's. Returns its serial if it was stored.
 ///
 /// # Errors
 /// If the store does not answer.

@@ -1,7 +1,7 @@
 //! One connection to a member of etcd, from the first question until it fails.
 //!
-//! The watch, the lease and all transactions of a link go through it. If the member does not answer in time, the connection ends,
-//! and the link goes on with another member where the watch has left off.
+//! The watch, the lease and all transactions of a link use this connection. If the member does not answer in time, the connection
+//! ends. The link continues with another member, from the last event of the watch.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const LEASE_SECONDS: i64 = 10;
 /// How long the watch may take to show the changes of a transaction.
 const WATCH_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// How often a member is asked whether it is still there, unless it answers something else.
+/// How often a member is asked whether it still answers, unless it has just answered something else.
 const PROBE: Duration = Duration::from_millis(1000);
 
 /// The state with which a connection begins.
@@ -42,11 +42,11 @@ pub(crate) struct Setup {
     pub(crate) me: ExitId,
     /// The link's position in the store's history.
     pub(crate) position: Option<Position>,
-    /// The revision of the link's copy, if the watch can go on from there.
+    /// The revision of the link's copy, if the watch can continue from there.
     pub(crate) revision: Option<i64>,
     /// The rows of that copy. If the store was recovered, the link replays the rows that the store lacks.
     pub(crate) rows: Arc<Rows>,
-    /// What else that copy contains, for the same purpose.
+    /// The copy's other content, for the same purpose.
     pub(crate) beside_rows: BesideRows,
     /// The lease that the exit has, or 0.
     pub(crate) lease: Arc<AtomicI64>,
@@ -81,7 +81,7 @@ impl LastAnswer {
 
 /// A message from a connection, for the link.
 pub(crate) enum FromStore {
-    /// The store is the right one.
+    /// The store belongs to the link's fleet and may be used.
     Up { meta: Meta, cluster: u64, revision: i64 },
     /// All rows of the store.
     Whole { revision: i64, pairs: Vec<Pair> },
@@ -91,7 +91,7 @@ pub(crate) enum FromStore {
     NewLease,
     /// Sessions were recorded, or not.
     Sessions { batch: SessionBatch, outcome: Recorded },
-    /// The changes with which the watch should begin are gone, so everything must be read again.
+    /// The changes with which the watch should begin are no longer there, so everything must be read again.
     Compacted,
     /// The store must not be used.
     Refused { reason: String },
@@ -103,7 +103,7 @@ pub(crate) enum FromStore {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recorded {
     Stored,
-    /// A record is not as the link knew it.
+    /// A record differs from the link's knowledge.
     Conflict,
     /// The lease has ended. The next batch gets a new one.
     LeaseEnded,
@@ -115,7 +115,7 @@ pub(crate) enum ToStore {
     Sessions(SessionBatch),
     /// A heartbeat, and its key with the lease.
     Heartbeat(Transaction, String),
-    /// The exit has gone, so its records must go too: give this lease back. 0 if there is no lease.
+    /// The exit has gone, so its records must go as well: give this lease back. 0 if there is no lease.
     EndLease(i64),
 }
 
@@ -163,7 +163,7 @@ pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<T
         Err(Ended::Compacted) => FromStore::Compacted,
         Err(Ended::Failed(error)) => FromStore::Down { reason: format!("{endpoint}: {error:#}") },
     };
-    // The link may have ended. Then it needs no report.
+    // If the link has ended, it needs no report.
     let _ = report.send(ended).await;
 }
 
@@ -176,7 +176,7 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     if is_recovered {
         replay(&mut client, &setup, &meta, &found).await?;
     }
-    // Otherwise the link would copy all rows at its next change.
+    // The connection gives its reference up. Otherwise the link would copy all rows at its next change.
     drop(setup.rows);
     setup.answered.now();
     tell(report, FromStore::Up { meta, cluster: found.cluster, revision: found.revision }).await?;
@@ -210,8 +210,8 @@ async fn tell(report: &Report, message: FromStore) -> anyhow::Result<()> {
     report.send(message).await.ok().context("the link has ended")
 }
 
-/// Replays the changes that the recovered store lacks, before the link reads its content. Lets the exit join again if only its copy
-/// says that it has joined.
+/// Replays the changes that the recovered store lacks, before the link reads its content. If only this copy says that the exit has
+/// joined, lets the exit join again.
 async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) -> Result<(), Ended> {
     let Some(position) = &setup.position else { return Ok(()) };
     let (keys, beside) = (&setup.keys, &setup.beside_rows);
@@ -246,7 +246,7 @@ async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) 
     Ok(())
 }
 
-/// Begins a watch after a revision. If it was compacted, the watch ends at once and says so.
+/// Begins a watch after a revision. If that revision was compacted, the watch ends at once and says so.
 async fn watch_after(client: &Client, keys: &Keys, revision: i64) -> anyhow::Result<WatchStream> {
     let options = WatchOptions::new().with_prefix().with_start_revision(revision.saturating_add(1));
     let mut watcher = client.watch_client().max_decoding_message_size(MOST_BYTES);
@@ -305,8 +305,8 @@ impl Connection {
         if response.canceled() {
             return Err(anyhow!("its watch has ended: {}", response.cancel_reason()).into());
         }
-        // One response may have events of several revisions, but all of one revision: the watch does not ask etcd for
-        // fragments.
+        // One response may have events of several revisions, but always all events of one revision, because the watch does not ask
+        // etcd for fragments.
         let mut pairs: Vec<Pair> = Vec::new();
         for event in response.events() {
             let Some(kv) = event.kv() else { continue };
@@ -352,8 +352,8 @@ impl Connection {
             ToStore::Heartbeat(transaction, leased) => {
                 let lease = self.own_lease().await?;
                 if let Some((keeper, _)) = &mut self.keeper {
-                    // Only heartbeats renew the lease. A link without an exit sends none, so the records of an exit that is
-                    // gone expire.
+                    // Only heartbeats renew the lease. Without an exit, a link sends no heartbeats, so the records of an exit that
+                    // is gone expire.
                     in_words(keeper.keep_alive().await).context("its lease cannot be kept")?;
                 }
                 self.start(async move {
@@ -368,7 +368,7 @@ impl Connection {
             ToStore::EndLease(lease) => {
                 self.keeper = None;
                 if lease != 0 {
-                    // If that fails, the lease ends by itself.
+                    // If this fails, the lease ends by itself.
                     let _ = timeout(ANSWER_TIMEOUT, client.lease_revoke(lease)).await;
                 }
             }
@@ -429,13 +429,13 @@ impl Connection {
             Done::Transaction { revision } | Done::Heartbeat { revision, held: true } => {
                 self.has_written(revision)
             }
-            // A heartbeat expects only that the exit is a member.
+            // A heartbeat requires only that the exit is a member, so it failed because the exit was removed.
             Done::Heartbeat { held: false, .. } => return Err(Ended::Refused(Mismatch::Removed)),
             Done::Sessions { batch, lease, outcome } => {
                 if outcome == Recorded::LeaseEnded {
                     self.forget_lease(lease);
                 }
-                // Reported in any case: the link writes no other batch before it hears of this one.
+                // The report is sent in any case, because the link writes no other batch before it gets this one's outcome.
                 tell(&self.report, FromStore::Sessions { batch, outcome }).await?;
             }
             Done::LeaseEnded { lease } => self.forget_lease(lease),
@@ -457,7 +457,7 @@ impl Connection {
     }
 
     fn has_written(&mut self, revision: i64) {
-        // Later writes must not move the deadline of one that the watch has not shown yet.
+        // Later writes must not extend the deadline of a write that the watch has not shown yet.
         if self.written.is_none_or(|(written, _)| written <= self.seen) {
             self.written = Some((revision, Instant::now()));
         }
@@ -486,7 +486,7 @@ impl Connection {
 }
 
 fn has_lease_ended(error: &anyhow::Error) -> bool {
-    // etcd has no code of its own for this. Its NotFound also means other things, such as an unknown member.
+    // etcd has no separate code for this. Its NotFound also means other things, such as an unknown member.
     format!("{error:#}").contains("requested lease not found")
 }
 
@@ -496,7 +496,7 @@ async fn send(client: &mut Client, txn: etcd_client::Txn) -> anyhow::Result<(i64
     Ok((header.revision(), answer.succeeded()))
 }
 
-/// Waits until the store confirms the lease. Returns its remaining time in seconds, 0 if it has ended.
+/// Waits until the store confirms the lease. Returns its remaining time in seconds, or 0 if it has ended.
 async fn kept_alive(keeper: &mut Option<(LeaseKeeper, LeaseKeepAliveStream)>) -> anyhow::Result<i64> {
     let Some((_, stream)) = keeper else { return std::future::pending().await };
     let kept = in_words(stream.message().await).context("its lease cannot be kept")?;

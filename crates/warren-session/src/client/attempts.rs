@@ -54,8 +54,8 @@ impl ClientSession {
         }
     }
 
-    /// Forgets a connection and closes it with `closing`, which is `None` if it is closed already. Returns since when it carried
-    /// traffic, if it did.
+    /// Forgets a connection and closes it with `closing`, which is `None` if the connection is closed already. If the connection
+    /// carried traffic, returns the time when that began.
     pub(super) fn drop_link(&mut self, index: u32, closing: Option<Goodbye>) -> Option<Instant> {
         let link = self.link_mut(index)?;
         let since = link.attached_since();
@@ -88,7 +88,7 @@ impl ClientSession {
         let outage = now.saturating_duration_since(*link.outage.get_or_insert(now));
         let wait = backoff::wait(outage, u16::from_ne_bytes(random));
         let at = match link.attempted {
-            // An exit that answered is reachable. The pause counts from its answer, so that it gets time to recover.
+            // An exit that answered is reachable. The pause counts from its answer, so that the exit gets time to recover.
             _ if loss.answered => now + wait,
             _ if is_first => now,
             Some(attempted) => (attempted + wait).max(now),

@@ -63,7 +63,7 @@ fn choose(left: &[(usize, Candidate)], lot: &mut Lot) -> Option<usize> {
     let best_class = left.iter().map(|(_, candidate)| class(candidate)).min()?;
     let of_class = || left.iter().filter(|(_, candidate)| class(candidate) == best_class);
     let nearest = of_class().filter_map(|(_, candidate)| candidate.round_trip).min().unwrap_or_default();
-    // 1.2 times the nearest.
+    // An exit counts as near if its round-trip time is at most 1.2 times that of the nearest exit.
     let farthest = (nearest * 6 / 5).max(nearest + NOISE);
     let is_near =
         |candidate: &Candidate| candidate.round_trip.is_none_or(|round_trip| round_trip <= farthest);
@@ -71,7 +71,7 @@ fn choose(left: &[(usize, Candidate)], lot: &mut Lot) -> Option<usize> {
     let part = |(place, candidate): &(usize, Candidate)| (*place, candidate.part());
     let parts: Vec<_> = near.iter().map(part).filter(|(_, part)| *part > 0).collect();
     lot.draw(&parts).or_else(|| {
-        // All of these exits are full, or claim to be.
+        // All of these exits report that they are full, so only their weights count.
         let weights: Vec<_> = near.iter().map(|(place, candidate)| (*place, candidate.weight())).collect();
         lot.draw(&weights)
     })
@@ -114,11 +114,11 @@ impl Lot {
         for (place, part) in parts {
             let end = u128::from(*part) << 64;
             if point < end {
-                // Stretches the lot's place within this part to a whole line, so that the clients that drew this exit
-                // spread evenly in the next draw.
+                // Stretches the lot's place within this part to the whole line. The clients that drew this exit then spread evenly
+                // in the next draw.
                 let rest = u64::try_from(point / u128::from(*part)).unwrap_or_default();
-                // The stretched line has fewer points, so its last digits are filled up. Otherwise the lots of a long list
-                // would all end at one point.
+                // Stretching leaves fewer distinct points, so a hash fills the low bits. Otherwise the lots of a long list would
+                // all end at one point.
                 self.0 = rest ^ (mixed(rest) >> 24);
                 return Some(*place);
             }
@@ -128,7 +128,7 @@ impl Lot {
     }
 }
 
-/// Every bit of the result depends on every bit of the number (the finalizer of SplitMix64).
+/// Mixes the bits of a number, so that each bit of the result depends on every bit of the number (the finalizer of SplitMix64).
 fn mixed(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

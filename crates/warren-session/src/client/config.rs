@@ -15,16 +15,16 @@ pub struct ClientConfig {
     pub features: u64,
     /// Networks behind this client that the exit is asked to route to it, at most [`MAX_PREFIXES`](crate::MAX_PREFIXES).
     pub prefixes: Vec<IpNet>,
-    /// Whether this client can go to another exit. An operator who drains this one wants to know that.
+    /// Whether this client can go to another exit. The operator of this exit sees that before draining it.
     pub has_other_exit: bool,
-    /// 16 random bytes, which stay the same as long as the client process lives: with them, an exit distinguishes a client
-    /// that has moved from another machine with the same key. Without them, the session draws its own.
+    /// 16 random bytes, which stay the same as long as the client process lives. From them, an exit can tell whether a client has
+    /// moved or another machine uses the same key. Without them, the session draws its own.
     pub nonce: Option<[u8; 16]>,
     /// The session's number among those of this client process, higher than that of every earlier one. With it, the exits of
     /// a fleet agree on which of two sessions counts.
     pub claim: u64,
-    /// Whether the client can open a session at another exit while this one continues. If so, the message of a draining exit ends
-    /// nothing: the caller gets [`ClientAction::AskedToLeave`](super::ClientAction::AskedToLeave).
+    /// Whether the client can open a session at another exit while this one continues. If so, a draining exit's message does not
+    /// end the session. Instead, the caller gets [`ClientAction::AskedToLeave`](super::ClientAction::AskedToLeave).
     pub moves_without_gap: bool,
     /// The fleet that the client follows, and the serial of the newest roster that it has.
     pub fleet: Option<(FleetName, u64)>,

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::PublicKey;
 
-/// Maximum number of keys that were learnt and not retired yet.
-// Two, because a session may outlast a rotation and then announce the key of the next one.
+/// Maximum number of keys that were learnt and are not retired yet.
+// Two, because a session may stay open during a whole rotation and then announce the key of the next rotation.
 const MOST_LEARNT: usize = 2;
 
 /// Maximum number of retired keys that are remembered, besides those that the profile pins.
@@ -47,7 +47,7 @@ pub struct ExitKeys {
 #[serde(deny_unknown_fields)]
 struct LearntKey {
     key: PublicKey,
-    /// The key that the exit had proven in the session in which it named this one.
+    /// The key that the exit had proven in the session in which it named this key.
     in_place_of: PublicKey,
     /// Whether the exit has shown that it has the key.
     proven: bool,
@@ -62,16 +62,16 @@ pub enum KeyNews {
     Proven(PublicKey),
     /// The exit has retired this key, which is no longer accepted.
     Retired(PublicKey),
-    /// The exit no longer names a key that it has never shown.
+    /// The exit no longer names this key, and has never proven it.
     Withdrawn(PublicKey),
     /// The exit has named a key that was retired. It is not accepted.
     Refused(PublicKey),
-    /// The exit has named a new key before it has shown the previous one. It is not accepted yet.
+    /// The exit has named a new key before it has proven the previous new key. The client does not accept the new key yet.
     TooMany(PublicKey),
 }
 
 impl ExitKeys {
-    /// The keys that a profile pins.
+    /// Makes the state of a client that knows only the keys of its profile.
     pub fn new(pinned: Vec<PublicKey>) -> Self {
         Self { pinned, learnt: Vec::new(), retired: Vec::new() }
     }
@@ -92,7 +92,7 @@ impl ExitKeys {
         learnt.chain(self.pinned.iter().copied().filter(|pinned| !self.is_retired(*pinned))).collect()
     }
 
-    /// The learnt key that the exit has not shown yet.
+    /// The learnt key that the exit has not proven yet.
     pub fn unproven(&self) -> Option<PublicKey> {
         self.learnt.iter().rev().find(|learnt| !learnt.proven).map(|learnt| learnt.key)
     }
@@ -100,7 +100,7 @@ impl ExitKeys {
     /// Handles the keys that the exit announces in a session whose connection has proven the key `by`. `keys` are all
     /// keys of the exit, the newest first. Returns the changes.
     pub fn told(&mut self, keys: &[PublicKey], by: PublicKey) -> Vec<KeyNews> {
-        // A session may outlast the acceptance of the key that it was opened with.
+        // A session may stay open after the key that opened it was retired.
         if !self.accepts(by) {
             return Vec::new();
         }
@@ -109,7 +109,7 @@ impl ExitKeys {
             self.learnt.retain(|learnt| learnt.key != withdrawn);
             news.push(KeyNews::Withdrawn(withdrawn));
         }
-        // Done before a new key is learnt, because retiring a key may make room for it.
+        // This comes before learning a new key, because retiring a key may make room for it.
         if keys.contains(&by) {
             self.older_than(by).into_iter().filter(|old| !keys.contains(old)).for_each(|old| {
                 self.retire(old);

@@ -106,14 +106,14 @@ impl ClientSession {
     }
 
     fn told_roster(&mut self, index: u32, roster: message::Roster) {
-        // Only the latest roster counts. Otherwise an exit could keep the host busy with nothing else.
+        // Only the latest roster counts. If old ones stayed in the queue, an exit could keep the host busy with rosters alone.
         self.actions.retain(|action| !matches!(action, ClientAction::Roster { .. }));
         self.actions.push_back(ClientAction::Roster { index, roster: Box::new(roster) });
     }
 
     fn updated(&mut self, now: Instant, index: u32, message: &message::Update) {
         let Some(session) = &mut self.session else { return };
-        // Every connection brings each update, and a slow one may bring an update that is out of date.
+        // Every connection brings each update, so an update on a slow connection may be older than one that has been applied.
         if message.number <= session.updates && !is_planted(Bug::StaleUpdateTaken) {
             return;
         }
@@ -131,8 +131,7 @@ impl ClientSession {
         let exit_keys = welcome.exit_keys.clone();
         session.welcome = welcome;
         if is_news {
-            // The host skips a change that a newer one has replaced. Otherwise an exit could keep it busy
-            // with nothing else.
+            // The host skips a change that a newer one has replaced. Otherwise an exit could keep the host busy with changes alone.
             self.actions.retain(|action| !matches!(action, ClientAction::Changed(_)));
             self.actions.push_back(ClientAction::Changed(Box::new(session.welcome.clone())));
         }
@@ -162,7 +161,7 @@ impl ClientSession {
         if reason == Goodbye::Draining && self.config.moves_without_gap && self.up_count() > 0 {
             match self.link(index).and_then(Link::attached_since) {
                 Some(_) => self.actions.push_back(ClientAction::AskedToLeave),
-                // The exit refuses new connections. The session's other connections go on.
+                // The exit refuses new connections. The session's other connections continue.
                 None => self.lost(now, index, Loss { closing: Some(reason), ..Loss::said(reason) }),
             }
             return;

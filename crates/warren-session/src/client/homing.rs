@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// How often the exits listed earlier are probed.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// Consecutive answers needed for a return: the initial number, and the most that it grows to.
+/// Consecutive answers needed for a return, at first and at most.
 const ANSWERS: u32 = 3;
 const MOST_ANSWERS: u32 = 96;
 
@@ -31,7 +31,7 @@ impl Homing {
     /// Records that the client now uses the exit at this position in the profile.
     pub fn uses(&mut self, now: Instant, exit: usize) {
         if exit == 0 {
-            // This is a return only if the client was at another exit. `ask_at` is set during that time.
+            // This is a return only if the client was at another exit. `ask_at` is set exactly while it is at another exit.
             self.returned = self.ask_at.take().map(|_| now);
             return;
         }

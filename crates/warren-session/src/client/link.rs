@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use crate::message::MessageDecoder;
 
-/// How long a connection or session must last for its loss to begin a new outage. A shorter one continues the previous outage. An
-/// exit that accepts and drops at once is therefore not retried without a pause.
+/// How long a connection or session must last for its loss to begin a new outage. The loss of a shorter one continues the previous
+/// outage. So the client pauses before it retries an exit that accepts and drops at once.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// Whether a connection or session that began at `since` lasted long enough.
+/// Whether a connection or session that began at `since` has lasted long enough to count as stable.
 pub(super) fn is_stable(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) >= STABLE_AFTER
 }

@@ -82,8 +82,8 @@ pub struct Moves {
     leave_at: Option<Instant>,
     /// Until when no move for a better exit begins.
     rests_until: Option<Instant>,
-    /// The place of an exit that did not grant a session, and a time. Until then, a move to it begins only if the exit in use
-    /// asks for one.
+    /// An exit that did not grant a session, and a time. Until that time, the client moves there only if the exit in use asks for a
+    /// move.
     failed: Option<(usize, Instant)>,
     in_use: Proof,
     beside: Proof,
@@ -96,7 +96,7 @@ struct Move {
     place: usize,
     /// Whether the exit in use has asked for the move.
     is_asked: bool,
-    /// Whether the new exit gives this client the same addresses. If not, no flow can finish at the old one. `None` before the new
+    /// Whether the new exit gives this client the same addresses. If not, no flow can finish at the old exit. `None` before the new
     /// exit's Welcome.
     keeps_addresses: Option<bool>,
     /// When the new session was first seen with a connection.
@@ -109,9 +109,9 @@ struct Move {
 enum Stage {
     /// The new session is beside the one in use.
     Building { until: Instant },
-    /// The old session is beside the one in use, which has not carried a packet yet.
+    /// The session in use is new and has not carried a packet yet. The old session is beside it.
     Trying { until: Instant },
-    /// The old session is beside the one in use.
+    /// The session in use is new and carries packets. The old session is beside it.
     Leaving { since: Instant, look_at: Instant },
 }
 
@@ -238,7 +238,8 @@ impl Moves {
         Switched::Trying
     }
 
-    /// Ends a move, no matter which session is over. Returns whether the client stays at its earlier exit, which must be told.
+    /// Ends a move, no matter which session is over. Returns whether the client stays at its earlier exit. If so, the caller must
+    /// tell that exit.
     pub fn end(&mut self) -> bool {
         self.beside = Proof::Missing;
         self.under_way.take().is_some_and(|moved| moved.is_building())
@@ -256,7 +257,7 @@ impl Moves {
     /// Notes that the sessions have changed places again, because the new one carries nothing.
     pub fn switched_back(&mut self, now: Instant) {
         std::mem::swap(&mut self.in_use, &mut self.beside);
-        // Only the exit that has failed must wait (`failed`).
+        // Only the exit that failed must wait, which `failed` ensures. Moves to other exits need not wait.
         self.rests_until = None;
         if let Some(moved) = &mut self.under_way {
             moved.stage = Stage::Building { until: now };
@@ -323,8 +324,8 @@ impl Move {
         matches!(self.stage, Stage::Building { .. })
     }
 
-    /// Whether the next step belongs to this move. If not, the client may search for another exit to leave for:
-    /// only one move at a time is being proven.
+    /// Whether the next step belongs to this move. If not, the client may look for an exit to leave for. It proves one new session
+    /// at a time, but a move whose flows are only finishing is no obstacle.
     fn has_step(&self, leaves: bool) -> bool {
         !leaves || !matches!(self.stage, Stage::Leaving { .. })
     }
@@ -340,15 +341,15 @@ impl Move {
         let late = (now >= until).then_some(Step::GiveUp("nothing came back through it"));
         let (true, Some(keeps_addresses)) = (beside.is_up, self.keeps_addresses) else { return late };
         let attached = *self.attached.get_or_insert(now);
-        // If the session in use is lost, the other one needs no proof. A session that has come back before the other one is up
-        // does not count as lost.
+        // If the session in use is lost, the other one needs no proof. But a session in use that has come back before the other one
+        // is up does not count as lost.
         let is_lost = !in_use.is_up && !is_planted(Bug::LostWithoutSuccessor);
         if is_lost || is_planted(Bug::UnprovenSwitch) {
             return Some(Step::Switch);
         }
         match proof {
-            // This host has the old addresses until the switch, so the new session can be proven only afterwards. The switch also
-            // breaks flows.
+            // This host has the old addresses until the switch, so it can prove the new session only afterwards. The switch also
+            // breaks flows, so it takes place only if the exit in use asked for it.
             _ if !keeps_addresses && !self.is_asked => {
                 Some(Step::GiveUp("it gives this client other addresses, which would end every flow"))
             }
@@ -381,7 +382,7 @@ impl Move {
         (proof == Proof::Missing && now >= self.probe_at).then(|| self.probe(now, Which::InUse)).flatten()
     }
 
-    /// Asks for an echo. A caller that cannot send one reports nothing, and is asked again.
+    /// Asks the caller for an echo. A caller that cannot send one reports nothing, and is asked again after `PROBE_AGAIN`.
     fn probe(&mut self, now: Instant, which: Which) -> Option<Step> {
         self.probe_at = now + PROBE_AGAIN;
         Some(Step::Probe(which))
@@ -396,12 +397,12 @@ fn leave(
     flows_at_old: impl FnOnce() -> usize,
 ) -> Option<Step> {
     let age = now.saturating_duration_since(since);
-    // If the client hears nothing at all, the old session may be as good as the other one.
+    // If the other session is not answered either, the network may be at fault, and ending the old session would not help.
     let is_other_answered = in_use.is_up && in_use.silent_since.is_none();
     let is_dead = |silent: Instant| now.saturating_duration_since(silent) >= LOST_AFTER;
     if is_other_answered && beside.silent_since.is_some_and(is_dead) && !is_planted(Bug::DeadPathKept) {
-        // Ends the old session now, so that its flows learn from the other exit that they are over. Otherwise they would wait for
-        // packets that never come.
+        // If the old session ends now, its flows go to the other exit, which resets them. Otherwise they would wait for packets
+        // that never come.
         return Some(Step::End("it no longer answers"));
     }
     if is_planted(Bug::LeftSessionKept) {

@@ -1,9 +1,9 @@
 //! Addresses that a client refuses as inner addresses, because they are in use on its side.
 //!
-//! An exit is trusted with the tunnel's traffic, not with the host's own network. If the LAN gateway's address were the lease,
-//! the host would no longer reach its gateway. Only equal addresses clash. An inner network may overlap the LAN, because only the
-//! lease itself is configured on the host. An address that appears later, such as the gateway of another LAN, is compared with
-//! the current lease.
+//! An exit is trusted with the tunnel's traffic, not with the host's own network. If the LAN gateway's address were the lease, the
+//! host would no longer reach its gateway. Only equal addresses clash. An inner network may overlap the LAN, because the host
+//! configures only the lease itself. An address that appears later, such as the gateway of another LAN, is compared with the
+//! current lease.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -299,7 +299,7 @@ fn final_goodbyes_stop_it_whether_they_come_as_message_or_close_code() {
 #[test]
 fn nothing_is_final_before_the_exit_s_key_is_proven() {
     for reason in Goodbye::ALL {
-        // During the first handshake, and while a lost connection reconnects.
+        // The close may come during the first handshake, or while a lost connection reconnects.
         let mut client = Client::new(2);
         client.actions();
         client.session.closed(client.now, 0, ConnectionEnd::Goodbye(reason));
@@ -328,7 +328,7 @@ fn a_draining_exit_ends_nothing_by_its_word_if_the_client_can_move_without_a_gap
 
     assert_eq!(client.actions(), [Action::AskedToLeave, Action::AskedToLeave]);
     assert_eq!(*client.session.state(), ClientState::Up { attached: 2 });
-    // A lost connection is refused from now on, and takes none of the others with it.
+    // The exit refuses a lost connection from now on. The other connections continue.
     client.lose(1);
     assert_eq!(client.actions(), [Action::Detach { index: 1 }, Action::Connect { index: 1 }]);
     client.session.connected(client.now, 1);
@@ -336,7 +336,7 @@ fn a_draining_exit_ends_nothing_by_its_word_if_the_client_can_move_without_a_gap
     client.receive(1, &Goodbye::Draining.to_message());
     assert_eq!(client.actions(), [Action::Close { index: 1, reason: Goodbye::Draining }]);
     assert_eq!(*client.session.state(), ClientState::Up { attached: 1 });
-    // The exit's time is over: it closes the connection.
+    // The exit's drain has lasted long enough, so it closes the connection.
     client.session.closed(client.now, 0, ConnectionEnd::Goodbye(Goodbye::Draining));
     assert!(client.actions().iter().any(|action| matches!(action, Action::Down { .. })));
     // The control: a client that cannot move leaves at once.
@@ -360,7 +360,7 @@ fn every_session_of_a_client_process_has_its_nonce() {
         hello.nonce
     };
     assert_eq!(nonce_of(Some([9; 16]), 1), nonce_of(Some([9; 16]), 2));
-    // The control: without one, each session draws its own.
+    // The control: without a configured nonce, each session draws its own.
     assert_ne!(nonce_of(None, 1), nonce_of(None, 2));
 }
 

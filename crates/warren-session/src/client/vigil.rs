@@ -4,16 +4,17 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long one connection may be silent before it gets another port, if others are answered. Also the interval of repeats.
+/// How long one connection may be silent before it gets another port, if others are answered. The port changes again after each
+/// such time.
 const REBIND_AFTER: Duration = Duration::from_millis(500);
 const REBIND_EVERY: Duration = Duration::from_secs(4);
 
-/// How long all may be silent before other paths to an exit are probed beside them, and the interval of repeats.
+/// How long all connections may be silent before the client probes other paths as well. It probes again after each such time.
 const SCOUT_AFTER: Duration = Duration::from_millis(200);
 const SCOUT_EVERY: Duration = Duration::from_secs(3);
 
-/// How long all may be silent before they get other ports. After a short interruption the old ports work faster, because the exit
-/// need not learn new ones.
+/// How long all connections may be silent before they get other ports. After a short interruption the old ports work faster,
+/// because the exit need not learn new ones.
 const REBIND_ALL_AFTER: Duration = Duration::from_secs(5);
 
 /// An action for the caller.
@@ -125,7 +126,7 @@ impl Vigil {
 
 impl Silent {
     fn rebind_at(&self, after: Duration) -> Instant {
-        // While all are silent, `after` is longer than the interval of repeats.
+        // While all connections are silent, `after` is longer than `REBIND_EVERY` and also limits how often the ports change.
         self.rebound.map_or(self.since + after, |rebound| rebound + REBIND_EVERY.max(after))
     }
 }

@@ -155,7 +155,7 @@ impl Lists {
 
 fn parse_ipv4(network: &Network) -> Result<Ipv4Net, WelcomeError> {
     let Some(IpNet::V4(own)) = network.interface() else { return Err(bad_address(network)) };
-    // Network and broadcast addresses name no host (RFC 1122 section 3.2.1.3), and neither does 0.0.0.0/8 (RFC 6890).
+    // Network and broadcast addresses identify no host (RFC 1122 section 3.2.1.3), nor do those in 0.0.0.0/8 (RFC 6890).
     let reserved =
         own.addr() == own.network() || own.addr() == own.broadcast() || own.addr().octets()[0] == 0;
     if reserved || !is_unicast(&own.addr().into()) { Err(bad_address(network)) } else { Ok(own) }
@@ -274,7 +274,7 @@ mod tests {
             message::Welcome { routes: vec![default_route.clone(); 1_025], ..sound() },
             message::Welcome { prefixes: vec![default_route], ..sound() },
             message::Welcome { exit_keys: vec![vec![0; 31]], ..sound() },
-            // Not a point on the curve, and a point of small order.
+            // The first is not a point on the curve. The second is a point of small order.
             message::Welcome { exit_keys: vec![vec![2; 32]], ..sound() },
             message::Welcome { exit_keys: vec![vec![0; 32]], ..sound() },
             message::Welcome { exit_keys: vec![wire_key(1), wire_key(1)], ..sound() },

@@ -126,7 +126,7 @@ impl ClientRegistry {
             ClientChange::Set(settings) => {
                 let mut client = self.named(name)?.clone();
                 settings.apply(&mut client);
-                // First, because `replace` refuses a removed key.
+                // The key must be allowed first, because `replace` refuses a removed key.
                 settings.allowed_key().map(|key| self.allow(key));
                 self.replace(client)
             }
@@ -148,7 +148,8 @@ impl ClientRegistry {
         let ports = forward.ports();
         let other = client.forwards.iter().map(|before| before.ports()).find(|other| other.overlaps(ports));
         if let Some(other) = other {
-            // Found before the forwards are sorted: afterwards they no longer show which one is new.
+            // This check precedes the sorting of the forwards. Afterwards nothing shows which of two overlapping forwards is the
+            // new one.
             return Err(RegistryError::PortsTwice { name: name.to_owned(), ports, other });
         }
         client.forwards.push(forward);

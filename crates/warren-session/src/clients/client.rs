@@ -111,7 +111,7 @@ impl Client {
         self.wireguard.as_ref().filter(|_| !self.disabled)
     }
 
-    /// Whether the operator has set other static addresses or prefixes than in `before`, or another way to connect.
+    /// Whether the operator has changed the static addresses, the prefixes or the way to connect since `before`.
     pub(crate) fn is_chosen_anew(&self, before: &Self) -> bool {
         let is_same = before.static_lease() == self.static_lease() && before.prefixes == self.prefixes;
         !is_same || before.wireguard != self.wireguard

@@ -71,7 +71,7 @@ impl PortRange {
         usize::from(self.last - self.first) + 1
     }
 
-    /// Whether both have a port in common.
+    /// Whether the two ranges have a port in common.
     pub fn overlaps(self, other: Self) -> bool {
         self.protocol == other.protocol && self.first <= other.last && other.first <= self.last
     }

@@ -3,7 +3,8 @@
 use super::forward::{MAX_FORWARDS, MAX_MOVED_PORTS};
 use super::{Client, RegistryError};
 
-/// Checks a client's forwards among themselves. `moved` is the number of ports that other clients' forwards rename.
+/// Checks a client's forwards among themselves. `moved` counts the ports that other clients' forwards send to a different port
+/// number.
 pub(super) fn check_forwards(client: &Client, moved: usize) -> Result<(), RegistryError> {
     let name = || client.name.clone();
     let count = client.forwards.len();

@@ -24,13 +24,14 @@ pub struct Invitation {
     /// The key that was enrolled with the invitation. This key may ask again, because the reply may have been lost.
     #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
     pub used_by: Option<PublicKey>,
-    /// The key of the WireGuard client that it turns into a Warren client, instead of enrolling another one. The registry sets it.
+    /// The key of the WireGuard client that this invitation turns into a Warren client. If set, no other client is enrolled. The
+    /// registry sets it.
     #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
     pub upgrades: Option<PublicKey>,
 }
 
 impl Invitation {
-    /// Whether the invitation may enrol the key, or confirm that it already did.
+    /// Whether the invitation may enrol the key, or has already enrolled it and may confirm that.
     pub fn admits(&self, key: PublicKey, now: SystemTime) -> bool {
         let is_valid = now < self.expires || is_planted(Bug::ExpiredInvitationTaken);
         is_valid && self.used_by.is_none_or(|used_by| used_by == key)

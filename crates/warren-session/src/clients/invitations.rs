@@ -48,7 +48,7 @@ impl Invitations {
         before
     }
 
-    /// As [`super::table::ClientTable::compact`].
+    /// Does the same as [`super::table::ClientTable::compact`].
     pub(super) fn compact(&mut self) {
         compact(&mut self.by_token);
         compact(&mut self.unused);

@@ -98,7 +98,7 @@ impl ClientRegistry {
     pub fn replace(&mut self, client: Client) -> Result<(), RegistryError> {
         let before = self.by_name(&client.name);
         let before = before.ok_or_else(|| RegistryError::NoSuchClient { name: client.name.clone() })?;
-        // Taken out first, because it would conflict with itself.
+        // The client must be taken out first. Otherwise it would conflict with itself.
         let before = self.set_client(before.public_key, None);
         let added = self.add(client);
         if let Some(before) = before.filter(|_| added.is_err()) {
@@ -309,7 +309,8 @@ impl ClientRegistry {
         // The next key is always a Warren key, so a WireGuard client becomes a Warren client here.
         let renewed = Client { public_key: next, next_public_key: None, wireguard: None, ..client };
         self.set_client(next, Some(renewed));
-        // Removing the client later deletes the invitation that it used, which it must find by the new key.
+        // A later removal of the client also deletes the invitation that it used. It looks for that invitation by the client's
+        // current key.
         for token in self.invitations.used_by(key) {
             let used = self.invitations.get(&token).cloned();
             self.set_invitation(token, used.map(|used| Invitation { used_by: Some(next), ..used }));
@@ -341,7 +342,7 @@ impl ClientRegistry {
         self.clients.prefixes()
     }
 
-    /// The forwards of all clients, in the order of protocols and ports.
+    /// The forwards of all clients, sorted by protocol and port.
     pub fn forwards(&self) -> impl Iterator<Item = (Forward, &Client)> {
         self.clients.forwards()
     }
@@ -414,7 +415,7 @@ impl ClientRegistry {
         self.clients.rival_of(client).map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Checks what does not depend on other clients.
+    /// Checks the rules that concern this client alone.
     fn check_alone(&self, client: &Client) -> Result<(), RegistryError> {
         if self.len() >= MAX_CLIENTS {
             return Err(RegistryError::Full);

@@ -170,7 +170,7 @@ pub enum RegistryError {
         /// How many forwards the client would have.
         count: usize,
     },
-    /// More ports with another target port than the firewall's rules name.
+    /// More forwarded ports with a different target port than the firewall's rules may name.
     #[error(
         "client {name:?}: the exit's forwards to other port numbers would have {count} ports: at most {MAX_MOVED_PORTS} are possible; forward to the same numbers"
     )]

@@ -12,8 +12,8 @@ use crate::compact::compact;
 use crate::key::stored_key;
 use crate::planted::{Bug, is_planted};
 
-/// A key that cannot be enrolled again unless the operator allows it. Otherwise anybody with a copy of the key could become the
-/// client again.
+/// A key that cannot be enrolled again unless the operator allows it. Otherwise anybody with a copy of the key could take the
+/// client's place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemovedKey {
@@ -36,7 +36,7 @@ impl RemovedKeys {
         Self(BTreeMap::new())
     }
 
-    /// As [`super::table::ClientTable::compact`].
+    /// Does the same as [`super::table::ClientTable::compact`].
     pub(super) fn compact(&mut self) {
         compact(&mut self.0);
     }

@@ -56,7 +56,8 @@ impl ClientTable {
         before
     }
 
-    /// Removes only entries that are the client's own. While several rows are exchanged, another client may have taken them.
+    /// Removes only entries that belong to the client. While several rows are exchanged, another client may have taken over some of
+    /// its entries.
     fn unindex(&mut self, client: &Client) {
         let key = client.public_key;
         if self.names.get(&client.name) == Some(&key) {
@@ -142,7 +143,7 @@ impl ClientTable {
         use std::ops::Bound;
         let from = name.map_or(Bound::Unbounded, Bound::Excluded);
         let names = self.names.range::<str, _>((from, Bound::Unbounded));
-        // Filters the names first, because the look-up takes longer.
+        // The names are filtered first, because looking up a client takes longer.
         let named = names.filter(move |(name, _)| name.contains(part));
         named.filter_map(|(_, key)| self.by_key(*key))
     }
@@ -162,8 +163,8 @@ impl ClientTable {
         self.clients.len()
     }
 
-    /// Finds another client with a name, key, static address or prefix that `client` would have. Returns its key and
-    /// the error that says so.
+    /// Finds another client that already has a name, key, static address or prefix of `client`. Returns that client's key and the
+    /// error for the caller.
     pub(super) fn rival_of(&self, client: &Client) -> Option<(PublicKey, RegistryError)> {
         let name = || client.name.clone();
         if let Some(rival) = self.by_name(&client.name) {
@@ -177,7 +178,7 @@ impl ClientTable {
             }
         }
         for address in client.static_lease().addresses() {
-            // A sticky lease is no obstacle: its client loses it to the static address.
+            // A sticky lease is no obstacle: a client loses its sticky lease to a static address.
             let holder = self.by_address(address);
             if let Some(rival) = holder.filter(|holder| holder.static_lease().contains(address)) {
                 let holder = rival.name.clone();

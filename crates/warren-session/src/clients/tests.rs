@@ -222,7 +222,7 @@ fn a_removed_key_is_enrolled_again_only_if_the_operator_allows_it() {
     registry.add(Client { next_public_key: Some(key(2)), ..client("a", 1) }).unwrap();
     registry.rename("a", "z").unwrap();
     registry.remove("z", UNIX_EPOCH + Duration::from_secs(9)).unwrap();
-    // As after a restart.
+    // The registry is read again, as after a restart.
     let mut registry: ClientRegistry = toml::from_str(&toml::to_string(&registry).unwrap()).unwrap();
 
     let by_next = Client { next_public_key: Some(key(2)), ..client("b", 3) };
@@ -338,7 +338,7 @@ fn an_invitation_of_a_wireguard_client_ends_with_the_client() {
     registry.redeem(&token, key(3), UNIX_EPOCH).unwrap();
     registry.remove("phone", UNIX_EPOCH).unwrap();
     assert_eq!(registry.redeem(&token, key(3), UNIX_EPOCH), None);
-    // An export from before the upgrade does not take the new key from the client.
+    // An export that was made before the upgrade does not take the new key from the client.
     let mut registry = invited();
     let edited = registry.clone();
     registry.redeem(&token, key(3), UNIX_EPOCH).unwrap();
@@ -375,7 +375,7 @@ fn removed_keys_and_open_invitations_are_read_in_pages() {
     let removed = |after| registry.removed_after(after).map(|removed| removed.public_key).collect::<Vec<_>>();
     assert_eq!(removed(None), [key(1), key(2), key(3)]);
     assert_eq!(removed(Some(key(1))), [key(2), key(3)]);
-    // A page can begin after a key that has been allowed meanwhile.
+    // A page may begin after a key that was allowed in the meantime.
     assert_eq!(removed(Some(key(0))), removed(None));
     assert!(removed(Some(key(3))).is_empty());
 

@@ -117,8 +117,8 @@ impl ExitSessions {
     fn disable_client(&mut self, now: Instant, name: &str) -> Result<Option<StoreRequestId>, AdminError> {
         let (key, before) = self.registry.transact(|registry| registry.set_disabled(name, true))?;
         self.follow(now, &before, EndReason::Disabled);
-        // Recorded even if the client is disabled already: a change that this exit or another one has asked for may be about to
-        // enable it.
+        // The row is recorded even if the client is disabled already. A change that enables the client may be under way, from this
+        // exit or another one.
         let id = self.record(&[RowId::Client(key)]);
         id.inspect(|id| self.store.shut_out(key, *id));
         Ok(id)
@@ -140,8 +140,7 @@ impl ExitSessions {
         let (removed, before) = self.registry.transact(|registry| {
             let removed = registry.remove(name, wall);
             let Some(coming) = &coming else { return removed };
-            // The coming client's row is not here yet. Its key is remembered as removed, so that the row is refused
-            // when it comes.
+            // The new client's row has not arrived yet. Its key becomes a removed key now, so that the row is refused on arrival.
             registry.remember_removed(coming, wall);
             Ok(removed.ok().flatten())
         })?;
@@ -150,7 +149,7 @@ impl ExitSessions {
         if let Some(coming) = coming {
             // If the enrolment is stored after all, this deletes its row again.
             rows.push(RowId::Client(coming.public_key));
-            // These connections wait for the enrolment, which is now void.
+            // These connections wait for the enrolment, which will not take place now.
             for connection in self.connections.of_key(coming.public_key) {
                 self.dismiss(connection, Goodbye::InvitationVoid);
             }
@@ -159,7 +158,7 @@ impl ExitSessions {
         Ok((removed, id))
     }
 
-    /// Returns the client that will have this name once a request under way is stored.
+    /// Returns the client that will have this name once the request under way is stored.
     fn coming(&self, name: &str) -> Result<Option<Client>, AdminError> {
         let Some(id) = self.store.claimed(&Claim::Name(name.to_owned())) else { return Ok(None) };
         let named = self.store.proposed(id).iter().find_map(|change| match change {
@@ -168,14 +167,14 @@ impl ExitSessions {
         });
         let is_here = |client: &Client| self.registry.by_key(client.public_key).is_some();
         match named {
-            // The request changes the client that has the name now. The removal overtakes that change.
+            // The request changes the client that has the name now. The removal takes effect without waiting for that request.
             Some(client)
                 if self.registry.by_name(name).is_some_and(|own| own.public_key == client.public_key) =>
             {
                 Ok(None)
             }
             Some(client) if !is_here(&client) => Ok(Some(client)),
-            // Another client gets the name, or an invitation does.
+            // The request gives the name to another client or to an invitation.
             Some(_) | None => Err(AdminError::Busy),
         }
     }
@@ -235,7 +234,7 @@ impl ExitSessions {
             check_prefixes(&self.pool, client)?;
             for address in client.static_lease().addresses() {
                 let Err(source) = self.pool.check_static(*key, address) else { continue };
-                // A holder that is changed as well gives the address up.
+                // If the holder is changed as well, it gives the address up.
                 if let PoolError::InUse { holder, .. } = source
                     && let Some(after) = change_of(holder)
                     && let Some(before) = self.registry.by_key(holder)

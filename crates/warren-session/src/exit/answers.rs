@@ -51,8 +51,8 @@ impl ExitSessions {
         }
     }
 
-    /// Applies changes that somebody else made in the store, except where this exit has shut a client out and the store
-    /// does not know it yet. Returns an error for each client that does not fit this exit and is therefore left out.
+    /// Applies changes that somebody else made in the store. This exit's own decision to shut a client out prevails until the store
+    /// knows it. Returns an error for each client that does not fit this exit and is therefore left out.
     pub fn apply(&mut self, now: Instant, changes: Vec<RowChange>) -> Vec<AdminError> {
         self.take_over(now, changes, Writer::Other)
     }
@@ -61,7 +61,7 @@ impl ExitSessions {
         let mut errors = Vec::new();
         let (mut own, mut stored) = (Vec::new(), Vec::new());
         for row in changes {
-            // Looked up first, because merging can make further rows owed.
+            // This is looked up before the merge, because merging can add rows that the store lacks.
             let is_own = self.store.owes(row.id());
             let Some(row) = self.merged(row, writer) else { continue };
             let row = fitting(row, &self.pool).unwrap_or_else(|(key, error)| {
@@ -71,8 +71,8 @@ impl ExitSessions {
             if is_own { own.push(row) } else { stored.push(row) }
         }
         // If two clients have a lease of one address, the row that is applied later wins. So the store's rows come last: another
-        // exit has given that lease meanwhile, and its client may be there. The row of the client that loses its lease is owed
-        // already.
+        // exit has given out that lease in the meantime, and its client may be connected there. The client that loses its lease
+        // already has a row that goes to the store.
         let rows = if is_planted(Bug::OwnLeaseWins) { [stored, own] } else { [own, stored] }.concat();
         let taken = self.registry.transact(|registry| Ok::<_, Infallible>(registry.take_over(rows)));
         let Ok((refused, before)) = taken;
@@ -110,12 +110,12 @@ impl ExitSessions {
         }
         // If the exit has removed the client, its key is a removed key, and the registry refuses the row.
         if let Some(own) = self.registry.by_key(key) {
-            // This exit's values that the store lacks are newer: the date, and for an owed row also the lease.
+            // Values of this exit that the store lacks are newer: the date, and for a row that the store lacks also the lease.
             if self.store.owes(id) {
                 (client.leased_ipv4, client.leased_ipv6) = (own.leased_ipv4, own.leased_ipv6);
             }
             client.last_seen = own.last_seen;
-            // A client without a session here may be at another exit, which knows better which key it was shown.
+            // A client without a session here may be at another exit. That exit knows better which key the client was shown.
             if self.by_key.contains_key(&key) {
                 client.exit_key = own.exit_key;
             }
@@ -146,19 +146,21 @@ impl ExitSessions {
             };
             self.change_phase(connection, Phase::Waiting { deadline, enrolled });
             match (hello, &name, outcome) {
-                // Another exit may have given the client its addresses meanwhile, so the outcome does not matter.
+                // Another exit may have given the client its addresses in the meantime, so the outcome of this request does not
+                // matter.
                 (Some(hello), Some(_), _) if self.pool.plan(key).is_ok_and(|planned| !planned.changed) => {
                     self.greet(now, connection, key, Message::Hello(hello));
                     self.read(now, connection);
                 }
                 (Some(_), ..) => self.refuse(now, connection, Goodbye::NotStored),
-                // The outcome of this request does not matter: if the store refused, another exit has enrolled the key meanwhile.
+                // The outcome of this request does not matter: if the store refused it, another exit has enrolled the key in the
+                // meantime.
                 (None, Some(name), _) => {
                     self.send(connection, &Message::Enrolled(Enrolled { name: name.clone() }));
                     // Messages that came while the connection waited were not read.
                     self.read(now, connection);
                 }
-                // Meanwhile, the invitation was withdrawn or used by another key, as the store has shown.
+                // In the meantime, the invitation was withdrawn or another key has used it, as the store has shown.
                 (None, None, Ok(()) | Err(StoreRefusal::Conflict)) if is_void => {
                     self.refuse(now, connection, Goodbye::InvitationVoid);
                 }
@@ -167,8 +169,8 @@ impl ExitSessions {
         }
     }
 
-    /// Whether this exit has removed a client, and the store does not know it yet. Meanwhile, the client may have changed to its
-    /// next key at another exit.
+    /// Whether this exit has removed a client without the store knowing yet. In that time, the client may have changed to its next
+    /// key at another exit.
     fn has_removed(&self, client: &Client) -> bool {
         client.keys().any(|key| self.store.owes(RowId::Removed(key)) && self.registry.has_removed(key))
     }

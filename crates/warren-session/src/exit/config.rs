@@ -151,7 +151,7 @@ impl SessionConfig {
     }
 
     /// Makes the pool with the leases of the registry's clients. Removes sticky leases that no longer fit from `registry`. Also
-    /// returns the keys of the clients that lost one.
+    /// returns the keys of the clients whose leases were removed.
     pub(super) fn fill_pool(
         &self,
         registry: &mut ClientRegistry,
@@ -197,7 +197,7 @@ fn pool_with(
     Ok(pool)
 }
 
-/// When a client was last online. If it never was, when it was enrolled.
+/// Returns when a client was last online. If it never was, returns when it was enrolled.
 pub(super) fn seen(client: &Client) -> SystemTime {
     client.last_seen.unwrap_or(client.created)
 }

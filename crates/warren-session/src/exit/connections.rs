@@ -82,6 +82,7 @@ impl Connections {
         self.connections.keys().copied().collect()
     }
 
+    // The set is sorted by key, so this does not visit the connections of other keys.
     pub(super) fn of_key(&self, key: PublicKey) -> Vec<u64> {
         self.by_key.range((key, 0)..=(key, u64::MAX)).map(|(_, number)| *number).collect()
     }
@@ -93,6 +94,7 @@ impl Connections {
     /// Moves a waiting connection to a session. Returns the deadline that no longer applies.
     pub(super) fn attach(&mut self, connection: u64, session: SessionId, index: u32) -> Option<Instant> {
         let connection = self.connections.get_mut(&connection)?;
+        // The connection no longer counts as waiting, so its place is free for the next one of its key or network.
         let before = std::mem::replace(&mut connection.phase, Phase::Attached { session, index });
         let (key, network) = (connection.key, connection.network);
         self.leave(key, network, before);
@@ -130,7 +132,7 @@ impl Connections {
             }
             *waiting += 1;
         } else {
-            // Strangers are counted apart, so that they keep no client out.
+            // Strangers are counted separately, so that they never take a place from a client.
             let neighbours = self.strangers_of.get(&network).copied().unwrap_or_default();
             if self.strangers >= MAX_STRANGERS || neighbours >= MAX_STRANGERS_OF_NETWORK {
                 return false;

@@ -35,6 +35,7 @@ impl Deadlines {
     }
 
     pub(super) fn remove(&mut self, at: Instant, deadline: Deadline) {
+        // Most deadlines are removed before they are due, which a heap could not do cheaply.
         self.0.remove(&(at, deadline));
     }
 

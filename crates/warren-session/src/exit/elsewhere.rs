@@ -13,14 +13,14 @@ use crate::planted_moves;
 const LEAVING_TIME: Duration = Duration::from_secs(30);
 
 impl ExitSessions {
-    /// Handles the message that a client has a session at another exit, with the number `claim`. If the same client
-    /// process has opened that session, the session here continues for a while, for packets that are still on their way.
-    /// If the session here is the newer one, it stays. If another process has opened the other session, another host has
-    /// taken the client's place.
+    /// Handles the message that a client has a session at another exit, with the number `claim`. If the same client process has
+    /// opened that session, the session here continues for a while, for packets that are still on their way. If the session here is
+    /// the newer one, it stays. If another process has opened the other session, another host has replaced this client, and the
+    /// session here ends.
     pub fn elsewhere(&mut self, now: Instant, key: PublicKey, nonce: &[u8], claim: u64) {
         let Some(session) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
         let (id, own): (_, Nonce) = (session.id, session.process.nonce);
-        // An exit of an earlier version gives no number.
+        // Exits of earlier versions send no number.
         if own == nonce
             && claim > 0
             && session.process.claim > claim
@@ -49,7 +49,7 @@ impl ExitSessions {
             return;
         }
         let key = session.key;
-        // The store has the session unless it is leaving, so it need not be told again.
+        // The store has the session already, unless the session is leaving.
         let is_leaving = self.fleet.leaving.contains_key(&id);
         if is_leaving && !self.fleet.may_stay(&mut self.deadlines, now, key) {
             return;
@@ -57,13 +57,13 @@ impl ExitSessions {
         session.process.claim = claim;
         if let Some(until) = self.fleet.leaving.remove(&id) {
             self.deadlines.remove(until, Deadline::Leaving(id));
-            // The store says that the client is elsewhere.
+            // According to the store, the client is at another exit.
             self.actions.push_back(ExitAction::Stays { session: id, key });
         }
     }
 
-    /// How often clients could not keep a session, because they had kept sessions too often shortly before. Such a session ends when its time
-    /// as a leaving session is over.
+    /// How many times a client was not allowed to keep a session, because it had kept sessions too often shortly before. Such a
+    /// session ends as a leaving session does.
     pub fn stays_refused(&self) -> u64 {
         self.fleet.stays_refused
     }

@@ -37,7 +37,7 @@ impl ExitSessions {
             self.actions.push_back(ExitAction::Detach { session, connection, index });
         }
         self.actions.push_back(ExitAction::End { session, reason });
-        // Done after `End`: the driver must stop routing packets to the session before its connections are told why.
+        // These come after `End`: the driver must stop routing packets to the session before the clients learn the reason.
         for (_, connection) in ended.attached() {
             self.dismiss(connection, reason.goodbye());
         }
@@ -50,7 +50,7 @@ impl ExitSessions {
     /// Closes a connection with a reason, and detaches it from its session if it has one.
     pub(super) fn refuse(&mut self, now: Instant, connection: u64, reason: Goodbye) {
         let Some((key, phase)) = self.connections.phase(connection) else { return };
-        // No matter what a stranger did wrong, it learns only that its key is unknown, or what becomes of its invitation.
+        // Whatever a stranger did wrong, it learns only that its key is unknown, or that its invitation was not accepted.
         let hears = self.is_known(key) || matches!(reason, Goodbye::InvitationVoid | Goodbye::NotStored);
         let reason = if hears { reason } else { Goodbye::NotEnrolled };
         if let Phase::Attached { session, index } = phase {
@@ -70,7 +70,7 @@ impl ExitSessions {
         absence: Absence,
     ) {
         let Some(state) = self.sessions.get_mut(&session) else { return };
-        // A newer connection has the index already.
+        // A newer connection already has this index.
         if !state.detach(connection, index) {
             return;
         }
@@ -95,7 +95,7 @@ impl ExitSessions {
         }
     }
 
-    /// Sends a connection the reason and closes it. It must be detached from its session already.
+    /// Sends the reason on a connection, then closes it. It must be detached from its session already.
     pub(super) fn dismiss(&mut self, connection: u64, reason: Goodbye) {
         if self.drop_connection(connection).is_none() {
             return;
@@ -133,7 +133,7 @@ impl ExitSessions {
 
     /// Whether a key belongs to a client, either as its current key or as the next key of one that is enabled.
     pub(super) fn is_known(&self, key: PublicKey) -> bool {
-        // A client with its next key must not be turned away as a stranger before its first Hello.
+        // A client that uses its next key for the first time must not be turned away as a stranger before its Hello.
         let will_be = || self.registry.by_next_key(key).is_some_and(|client| !client.disabled);
         self.registry.by_key(key).is_some() || will_be()
     }

@@ -26,7 +26,7 @@ impl ExitSessions {
     ) -> Result<(), Goodbye> {
         let token = InviteToken::from_wire(&enrol.token).ok_or(Goodbye::InvitationVoid)?;
         if let Some(id) = self.store.claimed(&Claim::Key(key)) {
-            // A request of the same key with another invitation is not the one that this connection asks for.
+            // If the key has a request with another invitation, that request does not answer this connection.
             let token = RowId::Invitation(token.digest());
             let is_same = self.store.proposed(id).iter().any(|change| change.id() == token);
             let joined = is_same.then(|| self.join(now, connection, id, None)).flatten();
@@ -80,6 +80,7 @@ impl ExitSessions {
         planned: &Leased,
         awaited: Option<Awaited>,
     ) -> Option<StoreRequestId> {
+        // The losers' rows are part of the request, so the store never has one address in two clients' rows.
         let losers = planned.taken_from.iter().map(|loser| (*loser, self.without(*loser, planned.lease)));
         let leases: Vec<_> = losers.chain([(key, planned.lease)]).collect();
         let Ok(((), changes)) = self.registry.changes_of(|registry| {
@@ -98,8 +99,8 @@ impl ExitSessions {
         }
     }
 
-    /// Makes a connection wait for the answer to a request that another connection of its key has caused. Returns `None` if no
-    /// connection waits for that request, or if one waits for something else.
+    /// Makes a connection wait for the answer to a request that another connection of its key has caused. Returns `None` if nothing
+    /// waits for that request, or if the others wait for something else.
     fn join(
         &mut self,
         now: Instant,
@@ -117,6 +118,7 @@ impl ExitSessions {
         let Some((_, Phase::Waiting { deadline, enrolled })) = self.connections.phase(connection) else {
             return;
         };
+        // Waiting for the store must not extend the time that a client has for its Hello.
         let patience = deadline.min(now + STORE_TIMEOUT);
         self.change_phase(connection, Phase::Storing { request, patience, deadline, enrolled });
     }

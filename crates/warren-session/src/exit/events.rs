@@ -17,7 +17,7 @@ impl ExitSessions {
     /// Adds a connection whose TLS handshake proved `key`. `network` is the first address of the client's outer network. No other
     /// open connection may have the same number.
     pub fn connected(&mut self, now: Instant, connection: u64, key: PublicKey, network: IpAddr) {
-        // A caller that reuses a number must not leave a session attached to the old connection.
+        // A caller that reuses a number must not leave a session attached to the earlier connection.
         self.closed(now, connection);
         let enrolled = self.is_known(key);
         let deadline = now + crate::FIRST_WORD_TIMEOUT;
@@ -92,7 +92,7 @@ impl ExitSessions {
                 self.refuse(now, connection, Goodbye::Protocol(Violation::OutOfOrder));
             }
             (Phase::Waiting { .. }, message) => self.greet(now, connection, key, message),
-            // Such a connection is not read.
+            // A connection in this phase is not read, so no message can come.
             (Phase::Storing { .. }, _) => {}
         }
     }

@@ -1,6 +1,6 @@
-//! How an exit differs when other exits have the same clients. It has its own copy of the registry, and remembers over a
-//! restart which rows the store may lack. It takes whole copies of the store. Its clients may have sessions at other
-//! exits ([`super::elsewhere`]).
+//! How an exit differs when other exits have the same clients. It keeps its own copy of the registry, and remembers across a
+//! restart which rows the store may lack. It takes whole copies of the store. Its clients may have sessions at other exits
+//! ([`super::elsewhere`]).
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -40,7 +40,7 @@ const MAX_WHOLE: usize = 8 * MAX_CLIENTS;
 /// After this many changes at once, the exit frees unused memory.
 const MANY_CHANGES: usize = 1_000;
 
-/// Why a part does not belong in a whole copy.
+/// Why rows cannot be part of a whole copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadWhole {
     /// A row is there a second time.
@@ -55,7 +55,7 @@ pub enum BadWhole {
 }
 
 impl WholeCopy {
-    /// Adds a part. `sessions` is the state that the whole copy is for.
+    /// Adds a part. `sessions` is the exit that will apply the copy.
     ///
     /// # Errors
     ///
@@ -114,8 +114,8 @@ impl ExitSessions {
     /// Restores what [`Self::unsent`] returned before a restart. Call it before anything else happens.
     pub fn resume(&mut self, unsent: Vec<UnsentRow>) {
         for UnsentRow { row, is_date, is_shut_out } in unsent {
-            // The exit may have ended after it wrote the row's name and before it wrote the row. In that case nobody was
-            // told of the change.
+            // The exit may have ended after it wrote the row's name and before it wrote the row itself. In that case nobody has
+            // learned of the change.
             if is_planted(Bug::UnsentForgotten) || !self.is_change_of_this_exit(row) {
                 continue;
             }
@@ -128,7 +128,7 @@ impl ExitSessions {
                 && is_shut_out
                 && self.registry.by_key(key).is_some_and(|client| client.disabled)
             {
-                // Stands for a request that is older than every request of this run.
+                // This number stands for a request that is older than every request of this run.
                 self.store.shut_out(key, StoreRequestId(0));
             }
         }
@@ -141,7 +141,7 @@ impl ExitSessions {
             (RowId::Client(key), RowChange::Client { client: None, .. }) => {
                 self.registry.row(RowId::Removed(key)) != RowId::Removed(key).deletion()
             }
-            // Only an operator allows a removed key again, which is a proposal.
+            // Only an operator can allow a removed key again, and that is a proposal.
             (_, RowChange::Removed { removed, .. }) => removed.is_some(),
             // An invitation is made by a proposal.
             (_, RowChange::Invitation { invitation: Some(invitation), .. }) => invitation.used_by.is_some(),
@@ -154,8 +154,8 @@ impl ExitSessions {
     pub fn take_whole(&mut self, now: Instant, whole: WholeCopy) -> Vec<AdminError> {
         let WholeCopy { seen, differing: mut changes } = whole;
         if !is_planted(Bug::GoneRowsKept) {
-            // The store has not heard of a client's new key yet. If another exit has removed the client, the removed key is in the
-            // copy.
+            // A client may have taken its new key here, and the store does not know that yet. If another exit has removed the
+            // client, the copy contains the removed key.
             let is_new = |id: &RowId| matches!(id, RowId::Client(_)) && self.store.owes(*id);
             let here = self.registry.rows().map(|row| row.id());
             changes.extend(here.filter(|id| !seen.contains(id) && !is_new(id)).map(RowId::deletion));

@@ -15,19 +15,19 @@ pub(super) struct FleetRules {
     pub(super) is_clock_wrong: bool,
     /// How often each client has kept a session within the latest [`STAYS_TIME`].
     stays: BTreeMap<PublicKey, u32>,
-    /// How often a client could not keep its session, because it had kept sessions too often shortly before.
+    /// How many times a client was not allowed to keep its session, because it had kept sessions too often shortly before.
     pub(super) stays_refused: u64,
 }
 
-/// How long a client's stays count.
+/// How long the exit remembers that a client has kept a session.
 const STAYS_TIME: Duration = Duration::from_secs(30);
 
-/// How often a client may stay within [`STAYS_TIME`]. Each stay costs the store a write. A client whose moves all fail stays at
-/// most once every five seconds.
+/// How often a client may keep a session within [`STAYS_TIME`]. Each time costs the store a write. A client whose moves all fail
+/// keeps its session at most once every five seconds.
 const MAX_STAYS: u32 = 8;
 
 impl FleetRules {
-    /// Whether a client may keep its session once more. Counts the stay, because each one costs the store a write.
+    /// Returns whether a client may keep its session once more, and counts the attempt.
     pub(super) fn may_stay(&mut self, deadlines: &mut Deadlines, now: Instant, key: PublicKey) -> bool {
         let count = self.stays.entry(key).or_default();
         if *count == MAX_STAYS {
@@ -36,13 +36,13 @@ impl FleetRules {
         }
         *count += 1;
         if *count == 1 {
-            // The first stay starts the time after which all of them are forgotten.
+            // The first attempt starts the time after which all attempts are forgotten.
             deadlines.add(now + STAYS_TIME, Deadline::Stays(key));
         }
         true
     }
 
-    /// Forgets the client's stays.
+    /// Forgets how often the client has kept a session.
     pub(super) fn forget_stays(&mut self, key: PublicKey) {
         self.stays.remove(&key);
     }

@@ -9,7 +9,7 @@ use crate::clients::{Before, Client, RowId};
 use crate::planted::{Bug, is_planted};
 
 impl ExitSessions {
-    /// Adapts pool and sessions to a change. If a client is gone, its session ends for `reason`.
+    /// Adapts the pool and the sessions to a change. If a client is gone, its session ends for `reason`.
     pub(super) fn follow(&mut self, now: Instant, before: &Before, reason: EndReason) {
         // Sessions end before their addresses are free for others.
         for (key, was) in before.clients() {
@@ -18,13 +18,13 @@ impl ExitSessions {
                 self.cut_off(now, key, reason);
             }
             if self.registry.by_key(key).is_none() {
-                // A removed key opens no session any more, so its past does not matter.
+                // A removed key can never open a session again, so its predecessors do not matter.
                 self.predecessors.remove(&key);
             }
         }
         let moved: Vec<PublicKey> =
             before.clients().filter(|(key, was)| self.has_moved(*key, *was)).map(|(key, _)| key).collect();
-        // All addresses are free before any is given out, so that clients can exchange theirs.
+        // All changed addresses are freed before any is given out, so that clients can exchange theirs.
         moved.iter().for_each(|key| self.pool.remove(*key));
         self.hold(&moved);
         for (key, was) in before.clients() {
@@ -33,7 +33,7 @@ impl ExitSessions {
         }
     }
 
-    /// Why the session of a client that was changed ends, if it does.
+    /// Why a changed client's session ends. `None` if the session continues.
     fn reason_to_end(&self, key: PublicKey, was: &Client, gone: EndReason) -> Option<EndReason> {
         let Some(is) = self.registry.by_key(key) else {
             let is_kept = is_planted(Bug::OldKeySessionKept) && gone == EndReason::Replaced;
@@ -43,7 +43,7 @@ impl ExitSessions {
             return Some(EndReason::Disabled);
         }
         let session = self.by_key.get(&key).and_then(|id| self.sessions.get(id));
-        // The store may have given an address of the session to another client.
+        // The store may have given one of the session's addresses to another client.
         let has_other_lease = session.is_some_and(|session| session.lease != is.lease());
         let is_changed = is.is_chosen_anew(was) || has_other_lease;
         (is_changed && !is_planted(Bug::ChangedSessionKept)).then_some(EndReason::Changed)
@@ -60,7 +60,7 @@ impl ExitSessions {
         let clients: Vec<Client> =
             keys.iter().filter_map(|key| self.registry.by_key(*key).cloned()).collect();
         for client in &clients {
-            // Every earlier holder has lost these addresses by now, and the addresses were checked.
+            // All earlier holders have lost these addresses by now, and the addresses were checked, so this cannot fail.
             let _ = reserve(&mut self.pool, client, seen(client));
         }
         for client in &clients {

@@ -37,13 +37,13 @@ impl ExitSessions {
             return self.refuse(now, connection, reason);
         }
         let answer = match (self.registry.by_key(key), message) {
-            // An enrolled key may ask too, because the first answer may have been lost.
+            // An enrolled key may ask as well, because the first answer may have been lost.
             (_, Message::Enrol(enrol)) => self.enrol(now, connection, key, &enrol),
-            // The exit crashed before it stored the change of keys. It no longer knows the session that this next key
-            // has opened.
+            // The exit crashed before it stored the change of keys. The client opened its session with this next key, and the exit
+            // no longer knows that session.
             (None, Message::Attach(_)) if self.is_client(key) => Err(Goodbye::UnknownSession),
             (None, _) => Err(Goodbye::NotEnrolled),
-            // A WireGuard client: no Warren connection can prove its key.
+            // This client uses WireGuard. No Warren connection can prove its key.
             (Some(client), _) if client.wireguard.is_some() => Err(Goodbye::NotEnrolled),
             (Some(client), _) if client.disabled => Err(Goodbye::Disabled),
             (Some(_), Message::Hello(hello)) => self.hello(now, connection, key, hello),
@@ -66,7 +66,7 @@ impl ExitSessions {
 
     fn hello(&mut self, now: Instant, connection: u64, key: PublicKey, hello: Hello) -> Result<(), Goodbye> {
         if let Some(planned) = self.first_lease(key)? {
-            // Nothing is stored for a client that would be refused anyway.
+            // The Hello is checked first, so that nothing is stored for a client that is refused anyway.
             Wish::parse(hello.clone())?;
             return self.lease_first(now, connection, (key, hello), &planned);
         }
@@ -74,7 +74,8 @@ impl ExitSessions {
         let wish = Wish::parse(hello)?;
         let id = self.begin(now, key, wish)?;
         let welcome = self.sessions.get(&id).map(|session| self.welcome(session));
-        // Attach before Welcome: the client may send packets as soon as it reads Welcome.
+        // The exit attaches the connection before it sends Welcome, because the client may send packets as soon as it reads
+        // Welcome.
         self.attach_connection(now, id, connection, 0);
         welcome.into_iter().for_each(|welcome| self.send(connection, &Message::Welcome(welcome)));
         self.offer_roster(id, connection, fleet.as_ref());
@@ -91,17 +92,17 @@ impl ExitSessions {
         Ok(Some(planned).filter(|planned| planned.changed))
     }
 
-    /// Opens a session for a client, in place of the one that it has.
+    /// Opens a session for a client. It replaces the client's earlier session, if any.
     pub(super) fn begin(&mut self, now: Instant, key: PublicKey, wish: Wish) -> Result<SessionId, Goodbye> {
-        // The client connected before the exit began to leave.
+        // This client connected before the exit began to leave.
         if let Some(reason) = self.leaving {
             return Err(reason);
         }
-        // Otherwise two hosts with one key would take the session from each other for ever.
+        // Without this, two hosts with one key would take the session from each other forever.
         if self.predecessors.get(&key).is_some_and(|replaced| replaced.has_nonce(wish.nonce)) {
             return Err(Goodbye::Replaced);
         }
-        // Lease first: a full pool must leave the key's previous session alone.
+        // The lease comes first: if the pool is full, the key's previous session must stay as it is.
         let leased = self.pool.lease(key).map_err(|_| Goodbye::PoolEmpty)?;
         self.end_previous(now, key, wish.nonce);
         // Ending the previous session marked the key as offline. Leasing again marks it as online.
@@ -142,7 +143,8 @@ impl ExitSessions {
         if is_planted(Bug::AttachedTooEarly) {
             self.send(connection, &attached);
         }
-        // Attach before `Attached`: the client may send packets as soon as it reads that.
+        // The exit attaches the connection before it sends `Attached`, because the client may send packets as soon as it reads
+        // that.
         self.attach_connection(now, id, connection, attach.index);
         self.send(connection, &attached);
         self.repeat_update(id, connection);
@@ -150,8 +152,8 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Ends the key's current session, if any. Another host is told that it was replaced for good. The same client process only
-    /// has its old connections superseded.
+    /// Ends the key's current session, if any. If another host opens the new session, the earlier host is told that it was replaced
+    /// for good. If the same client process does, its old connections are only superseded.
     fn end_previous(&mut self, now: Instant, key: PublicKey, nonce: Nonce) {
         let Some(previous) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
         if is_planted(Bug::PreviousSessionKept) {
@@ -230,7 +232,7 @@ impl ExitSessions {
         }
         self.actions.push_back(ExitAction::Attach { session: id, connection, index });
         if let Some(before) = before {
-            // The new connection has this index by now, so the old one is not detached a second time.
+            // The new connection already has this index, so the old connection is not detached a second time.
             self.refuse(now, before, Goodbye::Superseded);
         }
     }
@@ -290,7 +292,7 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Gives the first client a next key that nobody set, as a planted bug.
+    /// A planted bug: gives the first client a next key that nobody set.
     fn set_first_next_key(&mut self, next: PublicKey) {
         let first = self.registry.iter().next().cloned();
         let _ = first.map(|first| self.registry.replace(Client { next_public_key: Some(next), ..first }));

@@ -31,7 +31,7 @@ impl ExitSessions {
         if (!is_free && !is_planted(Bug::TokenTakenTwice)) || self.store.is_stuck() {
             return None;
         }
-        // Before any lease is chosen, which must not be an address that another row of the request has.
+        // This comes before leases are chosen: a lease must not be an address that another row of the request has.
         self.promise(&claims, true);
         if self.store.is_shared() {
             changes.iter_mut().for_each(|change| claims.extend(self.give_lease(change)));
@@ -42,23 +42,23 @@ impl ExitSessions {
         Some(id)
     }
 
-    /// Gives a new client its addresses together with its other values, if free ones are left. If two exits give the same address
-    /// to two clients, they learn this from the store before either client connects. Returns the claims on these addresses.
+    /// Gives a new client its addresses together with its other values, if free ones are left. If two exits give one address to two
+    /// clients, the store reports the conflict before either client connects. Returns the claims on these addresses.
     fn give_lease(&mut self, change: &mut RowChange) -> Vec<Claim> {
         let RowChange::Client { key, client: Some(client) } = change else { return Vec::new() };
-        // A client that is there already may be about to lose an address.
+        // An existing client gets nothing here, because another change may be about to take one of its addresses.
         let is_new = self.registry.by_key(*key).is_none();
         let planned = self.pool.plan(*key).ok().filter(|planned| is_new && planned.taken_from.is_empty());
         let Some(planned) = planned else { return Vec::new() };
         client.leased_ipv4 = client.leased_ipv4.or(planned.lease.ipv4).filter(|_| client.ipv4.is_none());
         client.leased_ipv6 = client.leased_ipv6.or(planned.lease.ipv6).filter(|_| client.ipv6.is_none());
         let claims: Vec<_> = client.sticky_lease().addresses().map(Claim::Address).collect();
-        // Another client in the same request must not get these addresses.
+        // Another client in the same request must not get these addresses either.
         self.promise(&claims, true);
         claims
     }
 
-    /// Sets whether claimed addresses are kept back: until the store has answered, no other client may get them from the pool.
+    /// Sets whether claimed addresses are reserved. While they are, no other client gets them from the pool.
     pub(super) fn promise(&mut self, claims: &[Claim], is_promised: bool) {
         for claim in claims {
             if let Claim::Address(address) = claim {
@@ -102,6 +102,7 @@ impl ExitSessions {
 
     /// Schedules another write to the store, because it has refused one.
     pub(super) fn save_later(&mut self, now: Instant, refusal: StoreRefusal) {
+        // A retry that is already planned stays as it is: a batch contains all rows that the store lacks, so one retry covers them.
         if self.store.again_at.is_none() {
             let at = now
                 + match refusal {

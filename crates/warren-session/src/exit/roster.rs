@@ -14,7 +14,7 @@ impl ExitSessions {
         self.config.fleet.fleet.as_ref()
     }
 
-    /// Accepts a signed roster, and sends it to all clients that follow rosters. The first one determines the fleet's key. From
+    /// Accepts a signed roster, and sends it to all clients that follow rosters. The first roster determines the fleet's key. From
     /// then on, only newer rosters signed by that key are accepted.
     ///
     /// # Errors
@@ -41,6 +41,7 @@ impl ExitSessions {
 
     /// Sets the loads of the fleet's exits. Clients get them when they connect, and with the next roster.
     pub fn set_loads(&mut self, mut loads: Vec<ExitLoad>) {
+        // Bounds the length of the message. A roster never has more exits than this.
         loads.truncate(MAX_ROSTER_EXITS);
         self.config.fleet.loads = loads;
     }
@@ -64,8 +65,8 @@ impl ExitSessions {
         }
     }
 
-    /// Sends the roster on a connection that has just joined a session, if the client did not have it when it opened the session.
-    /// All connections on which it was sent may have broken.
+    /// Sends the roster on a connection that has just joined a session, if the client lacked the roster when it opened the session.
+    /// Every connection on which the roster was sent may have broken since.
     pub(super) fn repeat_roster(&mut self, id: SessionId, connection: u64) {
         let has_news = self.sessions.get(&id).is_some_and(|session| session.told.roster);
         if has_news

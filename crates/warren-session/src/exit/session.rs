@@ -37,7 +37,7 @@ pub struct Session {
     pub(super) features: u64,
     pub(super) has_other_exit: Option<bool>,
     pub(super) opened: Instant,
-    /// When the client's latest packet came, as far as the driver has said.
+    /// When the client's latest packet came, according to the driver.
     pub(super) heard: Instant,
     pub(super) token: AttachToken,
     pub(super) process: Process,
@@ -56,7 +56,7 @@ pub(super) struct Process {
     pub(super) claim: u64,
 }
 
-/// The messages that a client was sent since its `Welcome`.
+/// Counts and flags of the messages that a client was sent since its `Welcome`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
     /// How often the client was told of changes.
@@ -146,18 +146,21 @@ impl Session {
     /// Removes a connection from its index. Returns whether it was there.
     pub(super) fn detach(&mut self, connection: u64, index: u32) -> bool {
         let slot = usize::try_from(index).ok().and_then(|index| self.connections.get_mut(index));
+        // A connection that was replaced no longer owns the index, and must not detach the one that replaced it.
         let Some(slot) = slot.filter(|slot| **slot == Some(connection)) else { return false };
         *slot = None;
         true
     }
 }
 
-/// The latest client processes of one key that another host replaced. Each is told so, even if it was offline at the time.
+/// The latest client processes of one key that another host replaced. Each of them learns that when it returns, even if it was
+/// offline at the time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Predecessors(VecDeque<(SessionId, Nonce)>);
 
 impl Predecessors {
     /// Maximum number of processes remembered per key.
+    // Each time another host opens a session with the key, it adds one, so there must be a bound.
     const MOST: usize = 8;
 
     pub(super) fn add(&mut self, session: SessionId, nonce: Nonce) {

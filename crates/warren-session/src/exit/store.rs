@@ -29,7 +29,7 @@ pub struct StoreRequest {
     pub changes: Vec<RowChange>,
 }
 
-/// Why the store has not carried out a request. Nothing in the store has changed.
+/// Why the store has not carried out a request. In all cases nothing in the store has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoreRefusal {
     /// The store cannot be reached or cannot write. Trying again later may work.
@@ -38,7 +38,7 @@ pub enum StoreRefusal {
     Conflict,
 }
 
-/// Something that at most one proposal at a time may concern.
+/// Something that only one proposal at a time may concern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Claim {
     Key(PublicKey),
@@ -61,7 +61,7 @@ pub(super) struct Pending {
     pub(super) awaited: Option<Awaited>,
 }
 
-/// A key that cannot go on before its request is stored, and the connections that wait for the outcome.
+/// A key whose client must wait until a request is stored, and the connections that wait for the outcome.
 #[derive(Debug)]
 pub(super) struct Awaited {
     pub(super) key: PublicKey,
@@ -91,7 +91,8 @@ pub(super) struct StoreState {
     batch: Option<StoreRequestId>,
     /// Whether another batch follows after `batch`.
     again: bool,
-    /// The batch that somebody waits for and that a proposal holds up, with the rows that it must contain.
+    /// The number of the batch that a caller waits for and that an unanswered proposal delays, with the rows that the batch must
+    /// contain.
     held_up: Option<(StoreRequestId, BTreeSet<RowId>)>,
     /// When to send the refused rows to the store again.
     pub(super) again_at: Option<Instant>,
@@ -116,7 +117,7 @@ impl StoreState {
         registry: &ClientRegistry,
     ) -> StoreRequest {
         let own: BTreeSet<_> = proposed.iter().map(RowChange::id).collect();
-        // The proposal writes its own rows itself.
+        // A proposal writes its own rows, so they are left out here.
         let in_force = self.owed.keys().copied().filter(|row| !own.contains(row)).collect();
         let request = Pending { proposed, in_force, awaited };
         let sent = self.send(request, registry);
@@ -124,8 +125,9 @@ impl StoreState {
         sent
     }
 
-    /// Records changed rows for the store. Returns the number of their request, and the request itself if it can be sent now.
-    /// It must wait while a proposal about such a row is unanswered: if the store accepts the proposal, the row may contradict it.
+    /// Records changed rows for the store. Returns the number of their request, and the request itself if it can be sent now. It
+    /// cannot be sent while a proposal about such a row is unanswered: if the store accepts the proposal, the row may contradict
+    /// it.
     pub(super) fn record(
         &mut self,
         rows: &[RowId],
@@ -137,7 +139,7 @@ impl StoreState {
             let request = self.send(Pending { proposed: Vec::new(), in_force, awaited: None }, registry);
             return (request.id, Some(request));
         }
-        // A batch follows when the proposal that holds the rows up has its answer.
+        // Another batch follows once the proposal that delays these rows is answered.
         self.again = true;
         let (id, mut held_up) = self.held_up.take().unwrap_or_else(|| (self.next_id(), BTreeSet::new()));
         held_up.extend(rows);
@@ -176,7 +178,7 @@ impl StoreState {
         self.claims.contains_key(&claim)
     }
 
-    /// The proposal that has this claim, if any.
+    /// The request of the proposal that has this claim, if any.
     pub(super) fn claimed(&self, claim: &Claim) -> Option<StoreRequestId> {
         self.claims.get(claim).copied()
     }
@@ -191,7 +193,7 @@ impl StoreState {
         self.requests.get_mut(&id)?.awaited.as_mut()
     }
 
-    /// Takes out an answered request. Its claims are free for other proposals.
+    /// Removes an answered request. Its claims are free for other proposals then.
     pub(super) fn answered(&mut self, id: StoreRequestId) -> Option<Pending> {
         let request = self.requests.remove(&id)?;
         if self.batch == Some(id) {
@@ -259,7 +261,7 @@ impl StoreState {
         self.disabled.get(&key).copied()
     }
 
-    /// Whether a row that no request contains yet has changed in more than its date.
+    /// Whether more than a date has changed in a row that no request contains yet.
     pub(super) fn has_news(&self) -> bool {
         self.owed.keys().any(|row| self.unsent.contains(row))
     }
@@ -276,7 +278,7 @@ impl StoreState {
 
     /// Begins to note which rows change, for a copy of the registry.
     pub(super) fn keep_copy(&mut self) {
-        // Leases that did not fit at the start have changed already.
+        // Leases that did not fit at the start were changed before this call.
         let changed = self.unsent.clone();
         self.uncopied.get_or_insert(changed);
     }
@@ -291,7 +293,7 @@ impl StoreState {
         self.uncopied.iter_mut().for_each(|rows| _ = rows.insert(row));
     }
 
-    /// The rows that have changed since the latest call.
+    /// The rows that have changed since the previous call.
     pub(super) fn take_uncopied(&mut self) -> BTreeSet<RowId> {
         self.uncopied.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -302,7 +304,7 @@ impl StoreState {
         self.unsent.iter().chain(sent).map(|row| (*row, self.owes(*row)))
     }
 
-    /// Begins a batch. Returns `None` if there is one already, which is then followed by another one.
+    /// Begins a batch. Returns `None` if there is one already. In that case another one follows it.
     pub(super) fn begin_batch(&mut self) -> Option<StoreRequest> {
         if self.batch.is_some() {
             self.again = true;
@@ -314,10 +316,10 @@ impl StoreState {
         Some(StoreRequest { id, changes: Vec::new() })
     }
 
-    /// Puts the unsent rows into the batch that is about to leave. Rows that a proposal concerns stay behind. Returns false if no
-    /// row is left to send.
+    /// Puts the unsent rows into the batch that is about to leave. Rows with an unanswered proposal stay behind. Returns false if
+    /// no row is left to send.
     pub(super) fn fill_batch(&mut self, request: &mut StoreRequest, registry: &ClientRegistry) -> bool {
-        // This is not a batch, or a batch that is filled already.
+        // The request is not a batch, or is a batch that is filled already.
         if self.batch != Some(request.id) || self.requests.contains_key(&request.id) {
             return true;
         }
@@ -330,9 +332,10 @@ impl StoreState {
             self.unsent.retain(|row| !held.contains(row));
         }
         let is_stuck = held.iter().any(|row| self.owes(*row));
-        // A caller that waits for this batch gets an answer, even if another request has taken the batch's rows by now.
+        // A caller may wait for this batch even if another request has already sent its rows. The batch is sent, so that the caller
+        // gets an answer.
         let awaited = self.held_up.take_if(|(id, _)| *id == request.id && !is_stuck);
-        // If one owed row is held, nothing is sent: a request must contain all owed rows.
+        // A request must contain all owed rows. If a proposal delays one of them, nothing is sent.
         if is_stuck || awaited.is_none() && self.unsent.is_disjoint(&rows) {
             rows.clear();
         }

@@ -215,7 +215,7 @@ fn the_newest_host_wins_and_the_older_one_is_told_for_good_even_later() {
     assert_eq!(exit.last_closes, [(1, Goodbye::Replaced)]);
     assert!(actions.iter().any(|action| matches!(action, Action::End { reason: EndReason::Replaced, .. })));
     assert_eq!((exit.sessions.sessions().count(), exit.lease_of(ALICE)), (1, old_lease));
-    // The older host had lost its connections and returns: neither Attach nor Hello lets it in again.
+    // The older host had lost its connections and now returns. Neither Attach nor Hello is accepted.
     exit.say(3, ALICE, &old_attach);
     assert_eq!(exit.last_closes, [(3, Goodbye::Replaced)]);
     exit.say(4, ALICE, &hello(NONCE_A));
@@ -288,7 +288,7 @@ fn a_client_was_last_seen_when_its_latest_packet_came() {
     exit.advance(100);
     exit.sessions.heard(exit.now, session);
     exit.advance(20);
-    // The wall clock is read between the packet and the question.
+    // The wall clock is read after the packet and before the registry is asked.
     exit.sessions.set_wall_clock(exit.now, after(120));
     let online = exit.sessions.session(session).map(|session| exit.sessions.seen_at(session));
     assert_eq!(online, Some(after(100)));

@@ -47,6 +47,7 @@ impl ExitSessions {
     pub fn announce(&mut self, announced: Announced) -> Result<(usize, usize), SessionConfigError> {
         let config = self.config_with(announced);
         config.check()?;
+        // Without a difference no update is sent, so an operator can reload the configuration as often as needed.
         if config == self.config {
             return Ok((0, 0));
         }
@@ -61,8 +62,8 @@ impl ExitSessions {
     }
 
     /// Records that the exit has proven one of its keys to a client, who has proven its own key. While the exit also has an older
-    /// key, the registry thus shows which clients no longer need the older one. In a fleet, it also shows at which exit a client
-    /// was last, so that no other exit waits for the client.
+    /// key, the registry thus shows which clients no longer need the older one. In a fleet, the registry also shows at which exit a
+    /// client was last, so that no other exit waits for that client.
     ///
     /// Returns whether the client has got the exit's new key.
     pub fn proved(&mut self, now: Instant, client: PublicKey, exit_key: PublicKey) -> bool {
@@ -99,8 +100,8 @@ impl ExitSessions {
         connections.into_iter().for_each(|connection| self.send(connection, &update));
     }
 
-    /// Sends a connection that has just joined a session everything that has changed since the session's `Welcome`. All
-    /// connections on which it was sent may have broken.
+    /// Sends everything that has changed since the session's `Welcome` on a connection that has just joined the session. Every
+    /// connection on which a change was sent before may have broken.
     pub(super) fn repeat_update(&mut self, id: SessionId, connection: u64) {
         let Some(number) = self.sessions.get(&id).map(|session| session.told.updates) else { return };
         if number > 0 && !is_planted(Bug::UpdateNotRepeated) {
@@ -121,7 +122,7 @@ impl ExitSessions {
         self.config.exit_keys.iter().map(|key| key.0.to_vec()).collect()
     }
 
-    /// Whether a session is a WireGuard client's, which can be told nothing.
+    /// Whether a session belongs to a WireGuard client. Such a client cannot be sent any message.
     pub(super) fn is_wireguard(&self, session: &Session) -> bool {
         self.registry.by_key(session.key).and_then(Client::by_wireguard).is_some()
     }

@@ -26,7 +26,7 @@ pub(crate) fn ip_from_wire(bytes: &[u8]) -> Option<IpAddr> {
 pub(crate) fn is_unicast(address: &IpAddr) -> bool {
     let special = match address {
         IpAddr::V4(address) => address.octets()[0] == 0 || address.is_broadcast() || address.is_link_local(),
-        // An IPv4-mapped address is an IPv4 address in disguise.
+        // An IPv4-mapped address stands for an IPv4 address, so it is not an IPv6 address of a host.
         IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
     };
     !(special || address.is_unspecified() || address.is_loopback() || address.is_multicast())
@@ -39,7 +39,7 @@ impl From<IpNet> for Network {
 }
 
 impl Network {
-    /// The address and prefix length as sent. `None` if they are neither valid IPv4 nor IPv6.
+    /// The address and prefix length as sent. `None` if they are not valid for IPv4 or IPv6.
     pub(crate) fn interface(&self) -> Option<IpNet> {
         IpNet::new(ip_from_wire(&self.address)?, u8::try_from(self.prefix_length).ok()?).ok()
     }

@@ -41,7 +41,7 @@ impl MessageDecoder {
         if self.failed.is_some() {
             return;
         }
-        // Done here and not after each message, which would move the remaining bytes each time.
+        // This happens here and not after each message, because each time moves the remaining bytes.
         self.buffer.drain(..self.read);
         self.read = 0;
         if self.buffer.len().saturating_add(bytes.len()) > 2 * (PREFIX_LENGTH + MAX_MESSAGE_LENGTH) {
@@ -68,7 +68,7 @@ impl MessageDecoder {
             let unread = self.buffer.get(self.read..).unwrap_or_default();
             let Some((prefix, rest)) = unread.split_first_chunk::<PREFIX_LENGTH>() else { return Ok(None) };
             let length = usize::from(u16::from_be_bytes(*prefix));
-            // Refuse the length itself: waiting for the bytes would let a stranger fill the buffer.
+            // The length itself is refused. If the decoder waited for the bytes, a stranger could fill the buffer.
             if length > self.longest {
                 return Err(self.fail(MessageError::TooLong { limit: self.longest }));
             }
@@ -77,7 +77,7 @@ impl MessageDecoder {
             self.read += PREFIX_LENGTH + length;
             match decoded {
                 Ok(Some(message)) => return Ok(Some(message)),
-                // A message of a later version is skipped.
+                // A later version has sent this message, so it is skipped.
                 Ok(None) => {}
                 Err(error) => return Err(self.fail(error)),
             }
@@ -95,7 +95,7 @@ impl MessageDecoder {
     }
 
     fn fail(&mut self, error: MessageError) -> MessageError {
-        // A new vector rather than a cleared one: the stream no longer needs the memory.
+        // A new vector replaces the buffer, because a cleared one would keep its memory and the stream is over.
         self.buffer = Vec::new();
         self.read = 0;
         self.failed = Some(error);

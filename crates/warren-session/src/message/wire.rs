@@ -1,4 +1,4 @@
-//! The structs of `docs/warren-v1.proto`, field by field in the same order. A test compares both.
+//! The structs of `docs/warren-v1.proto`, field by field in the same order. A test compares the two.
 
 /// Envelope of every message.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -58,24 +58,26 @@ pub struct Hello {
     /// The client's own host name, shown to the exit's operator. May be empty.
     #[prost(string, tag = "4")]
     pub name: String,
-    /// 16 random bytes, chosen once per client process. They distinguish a client that lost its session from a second host.
+    /// 16 random bytes, chosen once per client process. They distinguish a client that lost its session from another host with its
+    /// key.
     #[prost(bytes = "vec", tag = "5")]
     pub nonce: Vec<u8>,
     /// Networks behind the client that it asks the exit to route to it.
     #[prost(message, repeated, tag = "6")]
     pub prefixes: Vec<Network>,
-    /// Whether the client can go to another exit when this one is drained. Absent if it does not say.
+    /// Whether the client can go to another exit when this one is drained. Absent if the client does not say.
     #[prost(bool, optional, tag = "7")]
     pub has_other_exit: Option<bool>,
     /// The fleet that the client follows. Absent if it follows none.
     #[prost(message, optional, tag = "8")]
     pub fleet: Option<Fleet>,
-    /// The client process counts its sessions. Of two sessions at two exits of a fleet, the one with the higher number counts.
+    /// The session's number among those of its client process. Of two sessions at two exits of a fleet, the one with the higher
+    /// number counts.
     #[prost(uint64, tag = "9")]
     pub claim: u64,
 }
 
-/// A fleet and the newest roster of it that is known.
+/// A fleet, and the serial of the newest roster of it that is known.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Fleet {
     /// The fleet's name.
@@ -153,10 +155,10 @@ pub struct Update {
 /// The newest roster of the exit's fleet, and how busy its exits are.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Roster {
-    /// A `SignedRoster` of `docs/warren-roster-v1.proto`. Empty if the client has it.
+    /// A `SignedRoster` of `docs/warren-roster-v1.proto`. Empty if the client has the roster already.
     #[prost(bytes = "vec", tag = "1")]
     pub signed: Vec<u8>,
-    /// How busy exits are, as the sender says. The fleet's key has not signed this.
+    /// The load of each exit, as the sender reports it. The fleet's key has not signed this.
     #[prost(message, repeated, tag = "2")]
     pub loads: Vec<ExitLoad>,
 }
@@ -186,10 +188,10 @@ pub struct Attach {
     pub index: u32,
 }
 
-/// The client keeps this session, although it has opened another one at another exit meanwhile.
+/// The client keeps this session, although it has opened another one at another exit since.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Stay {
-    /// As in `Hello`: the session has this number from now on.
+    /// The session's new number, counted as in `Hello`.
     #[prost(uint64, tag = "1")]
     pub claim: u64,
 }

@@ -1,4 +1,4 @@
-//! The addresses of one network: which are taken, and which one is next.
+//! The addresses of one network: which addresses are taken, and which one is next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,12 +11,12 @@ use crate::PublicKey;
 use crate::compact::compact;
 use crate::message::is_unicast;
 
-/// Number of places that a key tries before it gets the next free address. In a network that is half full, half of them are taken.
+/// Number of places that a key tries before it gets the next free address. In a network that is half full, half of these places are
+/// taken.
 const PLACES: u32 = 16;
 
-/// One network. Addresses are numbers (IPv4 in the low 32 bits), so that both families share the code.
-///
-/// Unused addresses are given out first, in ascending order. A returned address therefore rests as long as possible before
+/// One network. Addresses are stored as numbers (IPv4 in the low 32 bits), so that both families share the code.
+/// Unused addresses are given out first, in ascending order. A returned address therefore stays unused as long as possible before
 /// another client gets it. Exits that share the network scatter their clients instead.
 #[derive(Debug)]
 pub(super) struct Range {
@@ -42,8 +42,8 @@ impl Range {
         if !is_unicast(&network.network()) || !is_unicast(&network.broadcast()) {
             return Err(PoolError::NotUnicast { network });
         }
-        // Needs four addresses: network, gateway, one client, broadcast. IPv6 has no broadcast, but its last address stays unused
-        // too.
+        // A network needs four addresses: network, gateway, one client, broadcast. IPv6 has no broadcast, but its last address
+        // stays unused as well.
         let longest = network.max_prefix_len() - 2;
         if network.prefix_len() > longest {
             return Err(PoolError::TooSmall { network, longest });
@@ -86,8 +86,8 @@ impl Range {
         if (self.first..=self.last).contains(&number) { Ok(()) } else { Err(PoolError::Reserved { address }) }
     }
 
-    /// The next free address, if any. With a key, it is one of the key's own places if one of them is free. Two exits that do not
-    /// know of each other's clients therefore rarely choose the same address.
+    /// The next free address, if any. With a key, the key's own places are tried first. Two exits that do not know each other's
+    /// clients therefore rarely choose the same address.
     pub(super) fn free(&self, scattered: Option<PublicKey>) -> Option<u128> {
         let is_free = |number: &u128| !self.promised.contains(number) && !self.taken.contains_key(number);
         let place = scattered.and_then(|key| self.places(key).find(is_free));
@@ -103,6 +103,7 @@ impl Range {
         let (first, count) = (self.first, self.last - self.first + 1);
         let (head, _) = key.0.split_first_chunk().expect("a key has 32 bytes");
         let seed = u128::from_le_bytes(*head);
+        // Rotations of a random number serve as further random numbers. Exits agree on them, because they share the key.
         (0..PLACES).map(move |turn| first + seed.rotate_left(turn * 7) % count)
     }
 
@@ -116,7 +117,7 @@ impl Range {
     }
 
     pub(super) fn give_back(&mut self, number: u128) {
-        // From `next` on, `free` finds an address that is not in `given_back`.
+        // `free` finds addresses from `next` on by itself, so only lower ones go into `given_back`.
         if self.taken.remove(&number).is_some() && number < self.next {
             self.given_back.insert(number);
         }
@@ -140,8 +141,8 @@ impl Range {
         self.away.iter().map(|(_, key)| *key)
     }
 
-    /// Updates the keys in `away`. `before` and `after` say since when the key has been offline with a sticky lease, if
-    /// it was and is.
+    /// Updates the keys in `away`. `before` and `after` say since when the key has been offline with a sticky lease. They are
+    /// `None` if it was not or is not.
     pub(super) fn set_away(&mut self, key: PublicKey, before: Option<SystemTime>, after: Option<SystemTime>) {
         if before != after {
             before.map(|since| self.away.remove(&(since, key)));
@@ -151,7 +152,7 @@ impl Range {
 
     fn address(&self, number: u128) -> IpAddr {
         match self.network {
-            // Never too large: the numbers of an IPv4 network have 32 bits.
+            // The conversion never fails, because the numbers of an IPv4 network have 32 bits.
             IpNet::V4(_) => Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into(),
             IpNet::V6(_) => Ipv6Addr::from(number).into(),
         }

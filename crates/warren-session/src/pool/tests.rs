@@ -105,7 +105,7 @@ fn an_address_that_was_given_back_rests_until_the_others_are_used() {
     assert_eq!(ipv4, [4, 5, 6, 2]);
 }
 
-/// What can happen to a pool; keys are few and the network is small, so that it is full most of the time.
+/// What can happen to a pool. Keys are few and the network is small, so it is full most of the time.
 #[derive(Clone, Debug)]
 enum Step {
     Lease(u8),
@@ -128,7 +128,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A pool of one /29 as a plain table; the real pool must agree with it on everything but which free address comes next.
+/// A pool of one /29 as a plain table. The real pool must agree with it, except on which free address comes next.
 #[derive(Default)]
 struct Model {
     held: BTreeMap<PublicKey, (Ipv4Addr, bool)>,

@@ -100,9 +100,9 @@ impl Roster {
         let handovers = handover::read_chain(&fleet, &message.handovers, signer)?;
         let issued_at = UNIX_EPOCH + Duration::from_secs(issued_at);
         let roster = Self { fleet, serial: message.serial, issued_at, signer, exits, handovers };
-        // Accepts only one encoding. Otherwise two encodings of one roster would be two rosters with one serial. An
-        // unknown field may change the meaning of others, so this version refuses it. A later version that adds a field
-        // must also raise the version number.
+        // Only one encoding is accepted. Otherwise two encodings of one roster would be two rosters with one serial. An unknown
+        // field may change the meaning of others, so this version refuses it. A later version that adds a field must also raise the
+        // version number.
         if roster.encode() == bytes { Ok(roster) } else { Err(RosterError::NotCanonical) }
     }
 }

@@ -8,11 +8,11 @@ use super::error::RosterError;
 use crate::message::is_unicast;
 
 /// Longest DNS name in bytes.
-// RFC 1035 section 2.3.4 allows 255 bytes on the wire, two of which a name as text does not have.
+// RFC 1035 section 2.3.4 allows 255 bytes on the wire. Two of them do not appear in the text of a name.
 const MAX_HOST_LENGTH: usize = 253;
 
-/// A host and a UDP port, written `HOST:PORT`, with brackets around an IPv6 address. Each endpoint has one spelling only, so that two
-/// equal endpoints are equal texts.
+/// A host and a UDP port, written `HOST:PORT`, with brackets around an IPv6 address. Each endpoint has only one spelling, so equal
+/// endpoints have equal texts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RosterEndpoint {
     text: String,

@@ -1,4 +1,4 @@
-//! `FollowedFleet`: a fleet as a client or an exit knows it, and which rosters it accepts.
+//! `FollowedFleet`: the fleet that a client or an exit follows, and the rules for accepting its rosters.
 
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +56,7 @@ impl FollowedFleet {
         if new.serial < known.serial {
             return Err(RosterRefusal::Older { newest: known.serial, offered: new.serial });
         }
+        // The first check has shown that the bytes differ.
         if new.serial == known.serial {
             return Err(RosterRefusal::Conflicting { serial: known.serial });
         }

@@ -45,7 +45,7 @@ impl Handover {
     }
 }
 
-/// Reads a roster's handovers: a chain without a loop that contains the signer.
+/// Reads a roster's handovers. They must be a chain without a loop, and the chain must contain the signer.
 pub(super) fn read_chain(
     fleet: &FleetName,
     handovers: &[wire::Handover],

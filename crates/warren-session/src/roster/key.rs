@@ -57,7 +57,7 @@ impl FleetKey {
 
     /// The key as the line of a key file.
     pub fn to_line(&self) -> Zeroizing<String> {
-        // Allocated at once, because a string that grows leaves its old buffer behind, unwiped.
+        // The whole capacity is reserved at once, because a string that grows leaves its old buffer behind, unwiped.
         let mut line = Zeroizing::new(String::with_capacity(48));
         STANDARD.encode_string(self.seed.as_slice(), &mut line);
         line.push('\n');
@@ -88,8 +88,7 @@ impl fmt::Debug for FleetKey {
     }
 }
 
-/// The public key of a fleet, with which clients verify rosters. It is written like the key of an exit, and is never used as
-/// one.
+/// The public key of a fleet, with which clients verify rosters. It is written like the key of an exit, but never used as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FleetPublicKey(PublicKey);
@@ -100,7 +99,7 @@ impl FleetPublicKey {
         &self.0.0
     }
 
-    /// Reads a key from a message. `None` unless it is a point on the curve of large order, in 32 bytes.
+    /// Reads a key from a message. `None` unless it has 32 bytes and is a point on the curve of large order.
     pub(super) fn from_wire(bytes: &[u8]) -> Option<Self> {
         PublicKey::from_wire(bytes).map(Self)
     }

@@ -36,8 +36,8 @@ pub enum RosterRefusal {
         /// The roster's serial.
         offered: u64,
     },
-    /// Two rosters have the same serial. Either somebody who should not have the fleet key signs with it, or somebody has
-    /// signed a change of an old copy.
+    /// Two rosters have the same serial. Either somebody who should not have the fleet key signs with it, or somebody has changed
+    /// and signed an old copy.
     #[error(
         "it has the same serial as another roster, {serial}, but differs from it; sign the next one with a higher serial"
     )]

@@ -15,8 +15,8 @@ use super::wire;
 /// The beginning of the signed bytes of a roster, so that its signature is not valid for anything else.
 const DOMAIN: &[u8] = b"warren fleet roster, version 1\0";
 
-/// A roster, and its signature by the key that it names as its signer. Whether that is the fleet's key is for
-/// [`FollowedFleet`](super::FollowedFleet) to decide.
+/// A roster, with its signature by the key that it names as its signer. [`FollowedFleet`](super::FollowedFleet) decides whether
+/// that is the fleet's key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SignedRoster {
     content: Roster,
@@ -28,7 +28,7 @@ impl SignedRoster {
     pub(super) fn sign(content: &Roster, key: &FleetKey) -> Result<Self, RosterError> {
         let roster = content.encode();
         let signature = key.sign(&signed_text(&roster));
-        // Decodes the result, so that no roster is signed that others would refuse.
+        // The result is decoded again, so that nobody signs a roster that others would refuse.
         Self::decode(&wire::SignedRoster { roster, signature }.encode_to_vec())
     }
 

@@ -48,7 +48,7 @@ fn each_changed_bit_is_noticed() {
     assert!(SignedRoster::decode(&[signed.as_bytes(), &[0x18, 0x01]].concat()).is_err(), "a further field");
 }
 
-/// A signature of something else, made with the same key, does not make a roster.
+/// A signature that the same key made for something else is not valid for a roster.
 #[test]
 fn a_signature_is_good_for_a_roster_only() {
     let key = key(1);
@@ -178,7 +178,7 @@ fn followers_of_the_old_key_follow_the_new_one_and_never_go_back() {
         rosters.push(rotate(rosters.last().unwrap(), &pair[0], &pair[1], NOW).unwrap());
     }
     let stale = change(&rosters[0], RosterChange::Admit(exit(9)), &keys[0], NOW).unwrap();
-    // One change of the key, and as many as a roster proves.
+    // The client has missed one change of the key, or as many as a roster proves.
     for missed in 1..=MAX_HANDOVERS {
         let mut followed = FollowedFleet::begin(rosters[0].clone());
         assert_eq!(followed.take(rosters[missed].as_bytes()), Ok(RosterNews::NewKey));
@@ -203,7 +203,7 @@ fn a_handover_counts_only_in_its_fleet_and_by_its_signature() {
     roster.signer = new.public();
     roster.handovers = elsewhere.content().handovers.clone();
     assert_eq!(SignedRoster::sign(&roster, &new), Err(RosterError::Handovers));
-    // A thief's own handover, in the name of the old key.
+    // A thief signs its own handover in the name of the old key.
     let own = rotate(&fleet(&thief, 1), &thief, &new, NOW).unwrap();
     roster.handovers = own.content().handovers.clone();
     let sound = SignedRoster::sign(&roster, &new).unwrap();

@@ -20,7 +20,7 @@ pub(crate) struct Roster {
     /// At least 1, and higher than in each earlier roster of the fleet.
     #[prost(uint64, tag = "2")]
     pub(crate) serial: u64,
-    /// When it was signed, in seconds since 1970. For people.
+    /// When the roster was signed, in seconds since 1970, for people to read.
     #[prost(uint64, tag = "3")]
     pub(crate) issued_at: u64,
     /// The fleet key that signs, 32 bytes.
@@ -46,7 +46,7 @@ pub(crate) struct Exit {
     /// `HOST:PORT` each.
     #[prost(string, repeated, tag = "3")]
     pub(crate) endpoints: Vec<String>,
-    /// Where it is, for people. May be empty.
+    /// Where the exit is, for people to read. May be empty.
     #[prost(string, tag = "4")]
     pub(crate) region: String,
     /// Its share of clients compared with the other exits' weights, at least 1.

@@ -1,6 +1,6 @@
-//! One client moves between two exits of its fleet. Paths die and come back, exits are drained, refuse, crash and carry nothing, and
-//! the store is late. Each seed makes its own trouble. What must hold is checked after each step (`checks`), and once the trouble is
-//! over, the client is at one exit, and the store knows at which.
+//! One client moves between two exits of its fleet. Paths die and come back, exits are drained, refuse, crash and carry nothing,
+//! and the store is late. Each seed makes its own trouble. The rules are checked after each step (`checks`). Once the trouble is
+//! over, the client must be at one exit, and the store must know which.
 #![allow(clippy::wildcard_enum_match_arm, reason = "test code")]
 
 mod checks;
@@ -81,7 +81,7 @@ fn nothing_grows_with_a_thousand_moves() {
         assert!(world.client.beside.is_none());
         sizes.push(world.size());
     }
-    // The latest rows and dates are on their way to the store now and then.
+    // Sometimes the latest rows and dates are still on their way to the store.
     assert!(sizes[900..].iter().max() <= sizes[..100].iter().max(), "{:?} {:?}", &sizes[..10], &sizes[990..]);
 }
 
@@ -97,7 +97,7 @@ fn run(seed: u64) {
     world.wait(1_500);
     for _ in 0..10 + random.below(25) {
         Trouble::draw(&mut random).make(&mut world);
-        // Short pauses meet a move at each of its steps, and long ones see it end.
+        // Short pauses fall into each step of a move, and long ones last until it has ended.
         let pause = match random.below(4) {
             0 => random.below(60_000),
             1 => random.below(6_000),

@@ -1,4 +1,4 @@
-//! The page's server against honest and hostile clients. The daemon behind it echoes each question.
+//! Tests the page's server with honest and hostile clients. The daemon behind it echoes each question.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ impl Page {
 
     async fn send(&self, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        // The server may stop reading what is too long.
+        // The server may stop reading a request that is too long.
         let _ = stream.write_all(request).await;
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
@@ -120,7 +120,7 @@ async fn changes_take_json_of_their_kind_and_say_why_not() {
     assert_status(&refused, "409");
     assert!(refused.ends_with(r#"{"error":"there is no client"}"#), "{refused}");
 
-    // A form of another site can send this. It cannot send JSON as JSON.
+    // A form of another site can send these content types, but not JSON's.
     for content in ["", "Content-Type: text/plain\r\n", "Content-Type: application/x-www-form-urlencoded\r\n"]
     {
         assert_status(&page.ask("POST /api/remove", content, r#"{"name":"laptop"}"#).await, "415");
@@ -153,7 +153,7 @@ async fn every_change_takes_its_own_json_and_nothing_that_a_page_elsewhere_can_s
         let made = page.ask(&line, json, body).await;
         assert_status(&made, "200");
         assert!(made.contains(understood), "{path}: {made}");
-        // The visitor's user is known, for the audit log.
+        // The audit log needs the visitor's user, so the server must know it.
         let own = rustix::process::geteuid().as_raw();
         assert!(made.contains(&format!("\"user\":{own}")), "{made}");
 
@@ -210,7 +210,7 @@ async fn hostile_input_is_refused_and_bounded() {
     ] {
         assert_status(&page.send(&request).await, status);
     }
-    // A second request right behind the first one. A server that answered it could be tricked behind a proxy.
+    // A second request follows the first one directly. A server that answered it could be tricked behind a proxy.
     let own = format!("Host: localhost\r\nAuthorization: Bearer {}\r\n", page.token);
     let smuggled = format!("GET /api/overview HTTP/1.1\r\n{own}\r\nPOST /api/remove HTTP/1.1\r\n{own}\r\n");
     let answer = page.send(smuggled.as_bytes()).await;
@@ -234,7 +234,7 @@ async fn slow_and_idle_connections_keep_nobody_out_and_are_ended() {
     let mut byte = [0];
     assert!(matches!(tokio::time::timeout(TIME / 2, first.read(&mut byte)).await, Ok(Ok(0) | Err(_))));
 
-    // The server waits for a missing body no longer than for anything else.
+    // The server does not wait longer for a missing body than for anything else.
     let own = format!("Host: localhost\r\nAuthorization: Bearer {}\r\n", page.token);
     let head = format!(
         "POST /api/remove HTTP/1.1\r\n{own}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n"

@@ -19,7 +19,7 @@ fn lot(number: usize) -> Lot {
     Lot::of(Some(number.into()), None).unwrap()
 }
 
-/// How many of a thousand clients have each exit first.
+/// Counts how many of a thousand clients put each exit first.
 fn firsts(candidates: &[Candidate]) -> Vec<u32> {
     let mut counts = vec![0; candidates.len()];
     for number in 0..CLIENTS {
@@ -39,7 +39,7 @@ fn near_exits_share_clients_and_far_ones_get_none() {
 fn an_exit_gets_clients_by_the_part_of_it_that_is_free() {
     let counts = firsts(&[at(10, 900), at(10, 600)]);
     assert!(counts[0].abs_diff(200) < 10, "{counts:?}");
-    // A few sessions more or fewer make no difference.
+    // A load that is higher by one thousandth makes no difference.
     let counts = firsts(&[at(10, 5), at(10, 6)]);
     assert!(counts[0].abs_diff(500) < 10, "{counts:?}");
     assert_eq!(firsts(&[at(10, 1_000), at(10, 999)]), [0, 1_000]);
@@ -114,8 +114,7 @@ impl World {
             }
             next += 1;
         }
-        // In every second world on average, all clients know the loads of the same moment. One exit
-        // had just restarted at that moment.
+        // In about half of the worlds, all clients know the loads of the same moment, just after one exit restarted.
         let moments = if below(&mut random, 2) == 0 { 1 } else { 20 };
         let told = (0..moments)
             .map(|_| {
@@ -127,7 +126,7 @@ impl World {
         Self { random, addresses, told }
     }
 
-    /// Each client's exits, in the order of its choice.
+    /// Returns each client's exits in the order of its choice.
     fn orders(&mut self, choose: fn(&[Candidate], Lot) -> Vec<usize>) -> Vec<Vec<usize>> {
         let addresses = std::mem::take(&mut self.addresses);
         let order = |number: &usize| {
@@ -152,7 +151,7 @@ fn below(random: &mut Random, bound: usize) -> usize {
     usize::try_from(random.below(bound as u64)).unwrap()
 }
 
-/// How many clients each exit has while one is dead.
+/// Counts the clients of each exit while one exit is dead.
 fn shares(orders: &[Vec<usize>], dead: Option<usize>) -> [usize; 4] {
     let mut shares = [0; 4];
     for order in orders {

@@ -6,7 +6,7 @@ const UP: Watched = Watched { is_up: true, has_all: true, silent_since: None };
 const FEW: Watched = Watched { is_up: true, has_all: false, silent_since: None };
 const DOWN: Watched = Watched { is_up: false, has_all: false, silent_since: None };
 
-/// The moves of a client that goes to the exit at place 2.
+/// Moves of a client that goes to the exit at place 2.
 struct Test {
     moves: Moves,
     now: Instant,
@@ -53,7 +53,7 @@ fn a_session_that_cannot_be_probed_is_asked_again_and_never_takes_over() {
     let mut test = Test::new(true, true);
     for _ in 0..19 {
         assert_eq!(test.next(UP, UP), Some(Step::Probe(Which::Beside)));
-        // There is no device to send the echo through.
+        // The caller could not send the echo, because there was no device.
         test.moves.unanswered(test.now, Which::Beside);
         assert_eq!(test.next(UP, UP), None);
         test.wait(500);
@@ -124,7 +124,7 @@ fn an_old_session_whose_path_is_dead_ends_if_the_other_is_answered() {
         test.moves.next(test.now, in_use, beside, || 3)
     };
     (0..4).for_each(|_| assert_eq!(look(&mut test, UP, silent), None));
-    // This host hears nothing at all, so the old session may be as good as the other.
+    // Neither session is answered, so the old one may be as good as the other.
     (0..9).for_each(|_| assert_eq!(look(&mut test, silent, silent), None));
     assert!(matches!(look(&mut test, UP, silent), Some(Step::End(_))));
 }

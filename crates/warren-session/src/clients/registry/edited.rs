@@ -15,8 +15,8 @@ impl ClientRegistry {
         }
     }
 
-    /// Turns this registry into the one that an operator edited. Leases and dates stay as in this registry, because they are
-    /// newer here. Removed keys stay removed. A client that enrolled meanwhile stays if its invitation is still open in `edited`.
+    /// Turns this registry into the one that an operator edited. This registry's leases and dates stay, because they are newer.
+    /// Removed keys stay removed. A client that has enrolled since the edit stays if its invitation is still open in `edited`.
     ///
     /// # Errors
     ///
@@ -25,7 +25,7 @@ impl ClientRegistry {
         self.check_edited(&edited, now)?;
         let edited = self.with_enrolled_since(edited);
         self.finish_rotations(&edited, now);
-        // Removed clients go before changed ones come in, which may have their names or addresses.
+        // Removed clients are deleted first, because changed clients may have got their names or addresses.
         let names: Vec<_> = self.iter().map(|client| (client.public_key, client.name.clone())).collect();
         for (key, name) in names {
             if edited.by_key(key).is_none() {
@@ -54,13 +54,14 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Adds to `edited` the clients that enrolled after it was written. Their invitations are still open in it.
+    /// Adds the clients that enrolled after `edited` was written. Their invitations are still open in `edited`.
     fn with_enrolled_since(&self, mut edited: Self) -> Self {
         for (token, used) in self.invitations.iter() {
             let Some(key) = used.used_by else { continue };
             let Some(client) = self.enrolled(key) else { continue };
             let was_open = edited.invitations.get(token).is_some_and(|named| named.used_by.is_none());
             let is_upgraded = client.next_public_key == Some(key);
+            // The file has either the WireGuard client that the invitation upgraded, or no client of this invitation yet.
             let taken = match edited.by_key(client.public_key).filter(|_| was_open && is_upgraded).cloned() {
                 Some(named) => edited.replace(Client { next_public_key: Some(key), ..named }),
                 None if was_open && !is_upgraded => edited.add(client.clone()),
@@ -73,8 +74,8 @@ impl ClientRegistry {
         edited
     }
 
-    /// Completes the key rotation of each client that `edited` lists with its next key only. Otherwise it would look like one
-    /// client removed and one added.
+    /// Completes the key rotation of each client whose next key is its only key in `edited`. Otherwise it would look as if one
+    /// client was removed and another added.
     fn finish_rotations(&mut self, edited: &Self, now: SystemTime) {
         let is_there = |key: PublicKey| edited.by_key(key).is_some();
         let rotating = self.iter().filter_map(|client| Some((client.public_key, client.next_public_key?)));
@@ -105,6 +106,7 @@ impl ClientRegistry {
             self.invitations.iter().map(|(_, invitation)| invitation.clone()).collect();
         for invitation in own {
             let named = edited.invitations.get(&invitation.token_sha256);
+            // The file is older than the use of an invitation, so a listed invitation that was used since keeps its new state.
             if named.is_none() || invitation.used_by.is_none() {
                 self.set_invitation(invitation.token_sha256, named.cloned());
             }

@@ -22,7 +22,7 @@ impl ClientRegistry {
     pub fn from_rows(rows: impl IntoIterator<Item = RowChange>) -> Result<Self, RegistryError> {
         let last: BTreeMap<RowId, RowChange> = rows.into_iter().map(|row| (row.id(), row)).collect();
         let mut registry = Self::new();
-        // Removed keys come first, so that a client with one is refused.
+        // Removed keys come first, so that a client with a removed key is refused.
         last.into_values().try_for_each(|row| registry.load(row))?;
         Ok(registry)
     }
@@ -43,20 +43,20 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Applies rows of the store, which always wins. A client that conflicts with one of these rows is deleted, because
-    /// its own row is out of date. Returns why clients are refused: they are invalid, or their keys are removed ones.
-    /// Afterwards, the registry contains neither a refused client nor a client with another removed key.
+    /// Applies rows of the store, which always wins. A client that conflicts with one of these rows is deleted, because its own row
+    /// is out of date. Returns an error for each refused client, which is invalid or has a removed key. Afterwards, the registry
+    /// contains neither a refused client nor another client with a removed key.
     pub(crate) fn take_over(&mut self, rows: Vec<RowChange>) -> Vec<RegistryError> {
         let mut clients = Vec::new();
         for row in rows {
             match row {
                 RowChange::Client { key, client } => {
-                    // Taken out before any client comes in, so that they can exchange names and addresses.
+                    // Every changed client is taken out before any is entered, so that clients can exchange names and addresses.
                     self.set_client(key, None);
                     clients.extend(client);
                 }
                 RowChange::Removed { key, removed: Some(_) } => {
-                    // The key may have become a client's current key just now, and only in this registry.
+                    // Only this registry may know yet that the key has become a client's current key.
                     self.set_client(key, None);
                     if let Some(client) = self.by_next_key(key).cloned() {
                         self.set_client(client.public_key, Some(Client { next_public_key: None, ..client }));

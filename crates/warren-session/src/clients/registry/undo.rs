@@ -16,7 +16,7 @@ impl ClientRegistry {
         match outcome {
             Ok(value) => Ok((value, before)),
             Err(error) => {
-                // `self.before` is unset again, so the undoing is not noted as a change.
+                // `self.before` is unset again, so this restoring is not recorded as a change.
                 self.restore(before);
                 Err(error)
             }
@@ -47,6 +47,7 @@ impl ClientRegistry {
 
     /// Undoes a change.
     pub(crate) fn restore(&mut self, before: Before) {
+        // Nothing is checked here. Between two rows, the registry may contradict itself.
         before.into_rows().for_each(|row| self.put(row));
     }
 

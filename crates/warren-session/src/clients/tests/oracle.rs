@@ -1,4 +1,4 @@
-//! The indexed registry against a plain list of clients, rows, and undo.
+//! Compares the indexed registry with a plain list of clients, and tests its rows and undo.
 
 use std::net::Ipv4Addr;
 

@@ -15,7 +15,7 @@ pub(super) const NETWORK: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
 pub(super) const NONCE_A: u8 = 0xaa;
 pub(super) const NONCE_B: u8 = 0xbb;
 
-/// An exit with the clients alice and bob, and what it last did.
+/// An exit with the clients alice and bob, and the results of its last actions.
 pub(super) struct Exit {
     pub(super) sessions: ExitSessions,
     pub(super) now: Instant,
@@ -68,14 +68,14 @@ impl Exit {
         }
     }
 
-    /// Connects with a key and says one thing.
+    /// Connects with a key and sends one message.
     pub(super) fn say(&mut self, connection: u64, key: PublicKey, message: &Message) -> Vec<Action> {
         self.sessions.connected(self.now, connection, key, NETWORK);
         self.sessions.received(self.now, connection, &encode(message));
         self.actions()
     }
 
-    /// Invites a machine under a name; the invitation is good for the time given.
+    /// Invites a machine under a name. The invitation is valid for the time given.
     pub(super) fn invite(&mut self, name: &str, token: &InviteToken, valid: Duration) {
         let expires = self.sessions.clock.at(self.now) + valid;
         let (name, token_sha256) = (name.to_owned(), token.digest());
@@ -110,7 +110,7 @@ impl Exit {
         self.change(|sessions, now| sessions.change_client(now, name, &ClientChange::Disable)).unwrap();
     }
 
-    /// The store answers its oldest unanswered request.
+    /// Lets the store answer its oldest unanswered request.
     pub(super) fn answer(&mut self, outcome: Result<(), StoreRefusal>) -> Vec<Action> {
         let request = self.unanswered.remove(0);
         if outcome.is_ok() {

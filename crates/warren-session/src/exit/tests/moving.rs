@@ -10,7 +10,7 @@ fn the_session_of_a_client_that_has_moved_goes_on_until_its_time_is_over() {
     exit.say(1, ALICE, &hello(NONCE_A));
 
     exit.sessions.elsewhere(exit.now, ALICE, &[NONCE_A; 16], 1);
-    // The control: another process has bob's key at another exit.
+    // The control: another process uses bob's key at another exit.
     exit.sessions.elsewhere(exit.now, BOB, &[NONCE_A; 16], 0);
 
     assert_eq!(exit.closes(), [(2, Goodbye::Replaced)]);
@@ -56,12 +56,12 @@ fn a_client_that_stays_keeps_its_session_whenever_the_store_hears_of_the_other()
     assert!(matches!(actions[..], [Action::Stays { key: ALICE, .. }]), "{actions:?}");
     assert_eq!(stay(&mut exit, 3), [], "each connection says it");
     exit.advance(60);
-    // The store was late.
+    // The store reports an older session late.
     exit.sessions.elsewhere(exit.now, ALICE, &[NONCE_A; 16], 2);
     assert!(matches!(exit.actions()[..], [Action::Stays { key: ALICE, .. }]));
     exit.advance(60);
     assert_eq!(exit.sessions.sessions().count(), 1);
-    // The control: a newer session.
+    // The control: the store reports a newer session.
     exit.sessions.elsewhere(exit.now, ALICE, &[NONCE_A; 16], 4);
     assert_eq!(closed(&exit.advance(31)), [(1, Goodbye::Superseded)]);
 }
@@ -88,7 +88,7 @@ fn a_client_that_says_again_and_again_that_it_stays_costs_the_store_eight_writes
     exit.sessions.received(exit.now, 1, &encode(&Message::Stay(Stay { claim: u64::MAX })));
     exit.sessions.elsewhere(exit.now, ALICE, &[NONCE_A; 16], 1);
     assert_eq!(exit.actions(), []);
-    // The control: another client, and one whose moves fail as fast as they can.
+    // The control: another client may stay each time, although its moves fail as fast as moves can.
     for _ in 0..100 {
         assert_eq!(stays(&mut exit, 2, (BOB, NONCE_B)), 1);
         exit.advance(5);

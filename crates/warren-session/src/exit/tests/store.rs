@@ -1,11 +1,11 @@
-//! The store answers late, refuses, or has other writers.
+//! Tests a store that answers late, refuses, or has other writers.
 
 use super::*;
 use crate::clients::RowChange;
 
 const PHONE: InviteToken = InviteToken::new([3; 16]);
 
-/// An exit with an open invitation, whose store does not answer any more.
+/// An exit with an open invitation, whose store has stopped answering.
 fn waiting_exit() -> Exit {
     let mut exit = Exit::new();
     exit.invite("phone", &PHONE, Duration::from_secs(600));
@@ -35,7 +35,7 @@ fn an_enrolment_is_in_force_and_told_once_it_is_stored() {
     let asked = exit.say(1, STRANGER, &enrol(&PHONE));
     assert!(matches!(asked[..], [Action::Store(_)]), "{asked:?}");
     assert!(exit.sessions.registry().by_key(STRANGER).is_none());
-    // The client asks again on another connection, because it is impatient.
+    // The client does not wait for the answer, and asks again on another connection.
     assert_eq!(exit.say(2, STRANGER, &enrol(&PHONE)), []);
     exit.sessions.closed(exit.now, 1);
 
@@ -185,7 +185,7 @@ fn a_change_that_was_on_its_way_does_not_let_a_disabled_client_in() {
     exit.answer = None;
     exit.set("alice", |alice| alice.prefixes = vec!["192.168.7.0/24".parse().unwrap()]).unwrap();
     exit.disable("alice");
-    // The first answer is to the change, the second to the row with the change and the disabling.
+    // The first answer concerns the change, the second the row that contains both the change and the disabling.
     exit.answer(Ok(()));
     exit.answer(Ok(()));
     for registry in [exit.sessions.registry(), &exit.disk] {
@@ -242,7 +242,7 @@ fn a_name_is_free_for_another_client_once_its_removal_is_stored_with_it() {
     exit.answer = Some(Err(StoreRefusal::Unavailable));
     exit.change(|sessions, now| sessions.remove_client(now, "alice")).unwrap();
     exit.answer = Some(Ok(()));
-    // If the store learned of this change alone, it would have two clients of one name.
+    // If the store learned only of this change, it would have two clients of one name.
     exit.add(Client::new("alice", PublicKey([8; 32]), UNIX_EPOCH)).unwrap();
     assert_eq!(exit.disk.by_name("alice").map(|client| client.public_key), Some(PublicKey([8; 32])));
 }
@@ -414,7 +414,7 @@ fn two_exits_give_one_address_to_two_clients_only_if_the_store_lets_them() {
     exit.answer = None;
     exit.say(1, ALICE, &hello(NONCE_A));
     let lease = asked_client(&exit, ALICE).lease();
-    // The other exit has given bob the same addresses, and this one has not heard of it.
+    // The other exit has given bob the same addresses, and this exit does not know it yet.
     let mut elsewhere = exit.disk.clone();
     elsewhere.record_lease(BOB, lease);
     let delta = elsewhere.rows().filter(|row| exit.disk.row(row.id()) != *row).collect();
@@ -430,7 +430,7 @@ fn two_exits_give_one_address_to_two_clients_only_if_the_store_lets_them() {
 
 #[test]
 fn in_a_full_network_of_a_fleet_the_store_hears_who_loses_an_address() {
-    // One address for two clients.
+    // The network has only one address for two clients.
     let config = SessionConfig { ipv4: Some("10.66.0.0/30".parse().unwrap()), ipv6: None, ..network() };
     let mut exit = Exit::with(config);
     exit.sessions.keep_copy();

@@ -1,4 +1,4 @@
-//! Changes that an operator makes during sessions, and which clients hear of them.
+//! Changes that an operator makes during sessions, and which clients are told of them.
 
 use super::*;
 use crate::UPDATES;

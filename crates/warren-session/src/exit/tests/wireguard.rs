@@ -77,7 +77,7 @@ fn what_may_come_in_by_wireguard_follows_the_registry_after_its_session_has_ende
     let end = actions.iter().position(|action| matches!(action, Action::End { .. }));
     let refused = actions.iter().position(|action| matches!(action, Action::SetWireGuard { .. }));
     assert!(end < refused);
-    // A message that was under way.
+    // This message was on its way when the client was disabled.
     assert!(ends(&up(&mut exit, 2)).is_empty() && exit.sessions.sessions().next().is_none());
     assert_eq!(exit.last_closes.len(), 1, "its connection is closed");
 
@@ -128,7 +128,7 @@ fn an_invitation_upgrades_a_client_that_keeps_its_session_until_it_comes_with_it
     let actions = exit.say(3, NEXT, &hello(NONCE_A));
     assert_eq!((ends(&actions), set(&actions)), (vec![EndReason::Replaced], vec![(PHONE, false)]));
     assert_eq!(exit.lease_of(NEXT), lease, "it keeps its addresses");
-    // Its answer may have been lost.
+    // The answer to the enrolment may have been lost, so the client asks again.
     let actions = exit.say(4, NEXT, &enrol);
     assert!(actions.iter().any(|action| matches!(action, Action::Send { connection: 4, .. })), "{actions:?}");
 }

@@ -1,4 +1,4 @@
-//! Tests that `docs/warren-v1.proto` and the structs are equal: both texts are parsed into the same table and compared.
+//! Tests that `docs/warren-v1.proto` and the structs agree. Both texts are parsed into the same table and compared.
 
 use std::collections::BTreeMap;
 

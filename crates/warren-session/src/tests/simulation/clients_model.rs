@@ -1,5 +1,5 @@
-//! A model of the clients and invitations that the operator and the machines made. The exit may change little of it by itself: it
-//! leases addresses, and rotates a client to its next key when a connection proves that key.
+//! A model of the clients and invitations that the operator and the machines made. The exit changes only two things by itself: it
+//! leases addresses, and it rotates a client to its next key when a connection proves that key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -77,7 +77,7 @@ impl ClientsModel {
         }
     }
 
-    /// Takes over what the store has decided. Other checks say whether the store may decide so.
+    /// Makes the model follow the store. Other checks find out whether the store's decisions are right.
     pub(super) fn resync(&mut self, registry: &ClientRegistry) {
         self.clients = registry.iter().map(|client| (client.name.clone(), client.clone())).collect();
         self.removed = registry.removed_after(None).map(|removed| removed.public_key).collect();
@@ -99,8 +99,8 @@ impl ClientsModel {
         self.clients.values().find(|client| client.public_key == key)
     }
 
-    /// The refusal of a connection that proves a key and sends Hello, or Attach with a wrong token. `None` if the answer is
-    /// another one.
+    /// The reason for refusing a connection that proves a key and sends Hello, or Attach with a wrong token. `None` if it must not
+    /// be refused for one of these reasons.
     pub(super) fn refusal(&self, key: PublicKey, says_hello: bool) -> Option<Goodbye> {
         let is_next = |client: &Client| !client.disabled && client.next_public_key == Some(key);
         match self.by_key(key) {
@@ -270,7 +270,7 @@ impl ClientsModel {
             && !self.removed.contains(&key)
     }
 
-    /// Enrols a key with a token. Returns its name, or `None` if the invitation does not admit it.
+    /// Enrols a key with a token. Returns the client's name, or `None` if the invitation does not admit the key.
     pub(super) fn redeem(&mut self, token: InviteToken, key: PublicKey, now: SystemTime) -> Option<String> {
         let invited = self.invitations.iter_mut().find(|invited| invited.token == token)?;
         let is_void = now >= invited.expires || invited.used_by.is_some_and(|by| by != key);

@@ -27,7 +27,7 @@ pub(super) struct ExitModel {
     closed: BTreeMap<u64, Goodbye>,
     /// Connections whose keys were enrolled, with the names that they were told.
     pub(super) enrolled: BTreeMap<u64, String>,
-    /// Since when the store lacks the date of a key whose session ended.
+    /// The key of a session that has ended, and the time since which the store lacks that session's date.
     unwritten: Option<(Instant, PublicKey)>,
     /// The code of the latest Goodbye sent on each connection.
     told: BTreeMap<u64, u32>,
@@ -40,7 +40,7 @@ struct Opened {
     lease: Lease,
     connections: u32,
     attached: BTreeMap<u32, u64>,
-    /// Since when no connection has been attached.
+    /// When the session last had a connection. Unset while it has one.
     empty_since: Option<Instant>,
 }
 
@@ -142,7 +142,7 @@ impl ExitModel {
         }
     }
 
-    /// Lets the exit be late with a date, because the store is late.
+    /// Allows the exit to store a date late, because the store is late.
     pub(super) fn excuse(&mut self) {
         self.unwritten = None;
     }

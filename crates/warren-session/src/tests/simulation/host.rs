@@ -28,7 +28,7 @@ pub(super) struct Host {
     attached: BTreeSet<u32>,
     is_welcome: bool,
     pub(super) stopped: Option<Stop>,
-    /// The latest announcement of its session's exit that it has heard.
+    /// The number of the latest announcement of the session's exit that the host has received.
     pub(super) announced: u32,
     /// The fleet that it follows.
     fleet: Option<FollowedFleet>,
@@ -58,14 +58,14 @@ impl Host {
         }
     }
 
-    /// The serial of the newest roster that it has. 0 without one.
+    /// The serial of the newest roster that the host has. 0 if it has none.
     pub(super) fn serial(&self) -> u64 {
         self.fleet.as_ref().map_or(0, |fleet| fleet.roster().serial)
     }
 
     fn take_roster(&mut self, signed: &[u8]) {
         match &mut self.fleet {
-            // A slow connection may bring an older one.
+            // A slow connection may bring an older roster.
             Some(fleet) => drop(fleet.take(signed)),
             None => self.fleet = Some(FollowedFleet::begin(SignedRoster::decode(signed).unwrap())),
         }
@@ -163,7 +163,7 @@ impl Host {
     }
 }
 
-/// The number of an announcement, which is in its resolver's address. 0 before the first.
+/// The number of an announcement, which is in its resolver's address. 0 before the first announcement.
 pub(super) fn announcement(dns: &[IpAddr]) -> u32 {
     dns.iter()
         .map(|server| if let IpAddr::V4(server) = server { server.to_bits() & 0xff_ffff } else { 0 })

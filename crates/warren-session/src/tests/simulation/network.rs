@@ -1,4 +1,4 @@
-//! Connections between hosts and the exit, each with two queues. Each queue is in order. Different queues are not.
+//! Connections between hosts and the exit, each with two queues. Each queue keeps its order. There is no order between queues.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;

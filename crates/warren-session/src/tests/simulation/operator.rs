@@ -21,11 +21,11 @@ use super::world::{SHARED, World};
 /// An operator's change of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
-    /// The next key: one of its machine's keys, another client's key, or its current one, which cancels a rotation.
+    /// Sets the next key: one of its machine's keys, another client's key, or its current one, which cancels a rotation.
     NextKey(Which),
-    /// The last byte of its static address, which may be the exit's own or another client's. 0 removes the static address.
+    /// Sets the last byte of the static address, which may be the exit's own or another client's. 0 removes the static address.
     Ipv4(u8),
-    /// The networks behind it, which may overlap another client's or the exit's own.
+    /// Sets the networks behind the client, which may overlap another client's or the exit's own.
     Prefixes(Which),
     RateLimit(Which),
 }
@@ -37,11 +37,11 @@ pub(super) enum Elsewhere {
     Remove,
     Disable,
     Enable,
-    /// With a token that was given out.
+    /// Enrols a client with a token that was given out.
     Enrol,
-    /// A static address, which another client has as a sticky one.
+    /// Gives a client a static address that another client has as a sticky one.
     TakeAddress,
-    /// Addresses from the other exit's pool, because the client connects there.
+    /// Gives a client addresses from the other exit's pool, because the client connects there.
     Lease,
 }
 
@@ -296,7 +296,8 @@ impl World {
         self.act();
     }
 
-    /// A client that has a session here gets one at another exit: of the same process, or of another host that has its key.
+    /// Gives a client that has a session here another one at another exit. It belongs to the same process, or to another host with
+    /// the client's key.
     pub(super) fn move_away(&mut self, which: Which, is_same: bool) {
         let Some(exit) = self.exit.as_mut().filter(|_| self.store.is_shared) else { return };
         let sessions: Vec<_> = exit.sessions().map(|session| (session.id(), session.key())).collect();

@@ -1,4 +1,5 @@
-//! The store that keeps the exit's registry: it may answer late, refuse, lose what it has not acknowledged, and have other writers.
+//! The store that keeps the exit's registry. It may answer late, refuse, lose requests that it has not acknowledged, and have other
+//! writers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -13,13 +14,13 @@ use crate::invite::TokenDigest;
 pub(super) enum Mood {
     /// It answers at once.
     Prompt,
-    /// It works when a step says so.
+    /// The store works only when a step says so.
     Slow,
-    /// It is as slow, and refuses everything.
+    /// The store works only when a step says so, and refuses everything.
     Down,
 }
 
-/// What comes from the store, in the order of its history.
+/// An answer or a change from the store. These come in the order of the store's history.
 #[derive(Clone, Debug)]
 pub(super) enum News {
     Stored(StoreRequestId, Result<(), StoreRefusal>),
@@ -33,12 +34,12 @@ pub(super) struct Store {
     pub(super) is_shared: bool,
     /// Whether the exit is linked to it. The link to a shared store begins with a whole copy.
     pub(super) is_linked: bool,
-    /// The next request is refused.
+    /// Whether the next request is refused.
     pub(super) refuses_next: bool,
     pub(super) registry: ClientRegistry,
     requests: VecDeque<(StoreRequest, usize)>,
     news: VecDeque<News>,
-    /// Number of changes by other writers: those that the exit has heard of, and all.
+    /// Number of changes by other writers that the exit has received, and number of all such changes.
     heard: usize,
     made: usize,
     /// The number of the latest change of a row by another writer.
@@ -136,7 +137,7 @@ impl Store {
         self.made += 1;
         self.changed_by_others.extend(changes.iter().map(|change| (change.id(), self.made)));
         self.remember();
-        // An exit that is not linked hears of it with the whole copy.
+        // An exit that is not linked gets the change with the whole copy.
         if self.is_linked {
             self.news.push_back(News::Changed(changes));
         }
@@ -148,7 +149,7 @@ impl Store {
         Some(news)
     }
 
-    /// The link is lost. The exit gets no answer to requests that are under way, which are lost or written.
+    /// Cuts the link. The exit gets no answer to requests that are under way. These are lost, or written without an answer.
     pub(super) fn unlink(&mut self, loses: bool) -> Vec<StoreRequestId> {
         let unheard = self.news.iter().filter_map(|news| match news {
             News::Stored(id, _) => Some(*id),
@@ -161,21 +162,21 @@ impl Store {
         unanswered
     }
 
-    /// The exit gets a whole copy.
+    /// Links the exit, which gets a whole copy.
     pub(super) fn link(&mut self) -> Vec<RowChange> {
         self.is_linked = true;
         self.heard = self.made;
         self.registry.rows().collect()
     }
 
-    /// An exit starts with what is in the store.
+    /// Starts an exit with the content of the store.
     pub(super) fn restart(&mut self, registry: ClientRegistry) {
         self.news.clear();
         self.heard = self.made;
         self.registry = registry;
     }
 
-    /// The exit is gone. Its unanswered requests are lost, or written without an answer.
+    /// Records that the exit is gone. Its unanswered requests are lost, or written without an answer.
     pub(super) fn lose_exit(&mut self, loses: bool) {
         while let Some((request, heard)) = self.requests.pop_front() {
             if !loses && self.mood != Mood::Down {
@@ -184,7 +185,7 @@ impl Store {
         }
     }
 
-    /// Whether the row may be different at the exit, because it has not heard of a change.
+    /// Whether the row may be different at the exit, because a change has not reached it yet.
     pub(super) fn is_unheard(&self, id: RowId) -> bool {
         let asked = self.requests.iter().flat_map(|(request, _)| &request.changes);
         asked
@@ -196,7 +197,7 @@ impl Store {
             || self.news.iter().any(|news| matches!(news, News::Stored(..)))
     }
 
-    /// A client was told that a token has enrolled it.
+    /// Records that a client was told that a token has enrolled it.
     pub(super) fn acknowledge(&mut self, token: TokenDigest, key: PublicKey) {
         assert!(self.ever.contains(&key), "acknowledged, and not stored");
         let first = *self.acknowledged.entry(token).or_insert(key);

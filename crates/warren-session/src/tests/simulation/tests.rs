@@ -19,7 +19,7 @@ mod replayed;
 /// Number of seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
 const SEEDS: std::ops::Range<u64> = 0..1_500;
 
-/// Number of seeds that a release has passed. `--ignored` runs them, in some minutes.
+/// Number of seeds that must pass before a release. `--ignored` runs them, which takes some minutes.
 const MANY_SEEDS: std::ops::Range<u64> = 0..10_000;
 
 /// Most seeds that may pass before a planted bug is found.

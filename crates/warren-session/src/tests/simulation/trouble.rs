@@ -67,7 +67,7 @@ pub(super) enum Step {
     Elsewhere(Which, Elsewhere),
     /// The exit loses its link to the store and gets another one.
     Relink,
-    /// A client has a newer session at another exit: the same process, or one on another host.
+    /// A client gets a newer session at another exit, from the same process or from one on another host.
     MovedAway(Which, bool),
     /// The operator changes the resolvers.
     Announce,
@@ -110,7 +110,7 @@ impl World {
             Step::Enrol(token, key) => {
                 self.enrol(*token, *key);
                 if self.store.mood != Mood::Prompt {
-                    // Another key of the machine, while the store has not answered for the first.
+                    // The machine uses another of its keys, while the store has not answered for the first one.
                     self.enrol(*token, Which(key.0.wrapping_add(1)));
                 }
             }
@@ -217,7 +217,7 @@ impl World {
             self.intended.clear();
             let is_torn = self.next_seed().is_multiple_of(4);
             if self.store.is_shared && is_torn {
-                // It has written which rows the store may lack, and not yet the rows.
+                // It has written which rows the store may lack, but not the rows themselves.
                 self.copy.rows = self.copy.before.clone();
             }
             if !self.store.is_shared || is_torn {
@@ -234,8 +234,8 @@ impl World {
         }
     }
 
-    /// Restarts a host's process. Packets of the old process arrive before that or never: no network delays packets for as long
-    /// as a process takes to start.
+    /// Restarts a host's process. Packets of the old process arrive before that or never, because no network delays packets for as
+    /// long as a process takes to start.
     fn restart_client(&mut self, number: usize, key: PublicKey, politely: bool) {
         let dialled: Vec<_> =
             self.network.wires.iter().filter(|(_, wire)| wire.dialler == Some(number)).collect();

@@ -48,9 +48,9 @@ pub(super) enum Room {
 #[derive(Clone, Debug)]
 pub(super) struct OwnCopy {
     pub(super) rows: ClientRegistry,
-    /// As it was before the latest write.
+    /// The rows as they were before the latest write.
     pub(super) before: ClientRegistry,
-    /// Written before the rows.
+    /// The rows that the store may lack, which are written before the rows themselves.
     pub(super) unsent: Vec<UnsentRow>,
 }
 
@@ -60,7 +60,7 @@ pub(super) type Intent = Box<dyn FnOnce(&mut ClientsModel)>;
 pub(super) struct World {
     pub(super) now: Instant,
     began: Instant,
-    /// By how many seconds the wall clock was set forward.
+    /// The number of seconds by which the wall clock was set forward.
     clock_offset: i64,
     pub(super) seed: u64,
     pub(super) room: Room,
@@ -68,19 +68,19 @@ pub(super) struct World {
     pub(super) model: ExitModel,
     pub(super) clients: ClientsModel,
     pub(super) store: Store,
-    /// Until when the exit may still have something that it has not told the store.
+    /// Until this time, the exit may still have something that it has not told the store.
     pub(super) troubled_until: Instant,
     /// Clients that were disabled and not enabled since.
     pub(super) shut: BTreeSet<String>,
-    /// Keys that this exit's operator has removed and that were not enrolled again since, by anybody.
+    /// Keys that this exit's operator has removed and that nobody has enrolled again since.
     pub(super) gone: BTreeSet<PublicKey>,
     /// The exit's own copy of a shared store.
     pub(super) copy: OwnCopy,
     /// When sessions end whose clients have moved to another exit.
     pub(super) leaving: BTreeMap<SessionId, Instant>,
-    /// Whether a host elsewhere has taken the place of one of these.
+    /// Whether a host at another exit has taken the place of one of these hosts.
     pub(super) was_taken_elsewhere: bool,
-    /// What the model becomes once a request is stored.
+    /// The changes of the model that follow when a request is stored.
     pub(super) intended: BTreeMap<StoreRequestId, Intent>,
     /// The token that a connection presented.
     pub(super) presented: BTreeMap<u64, InviteToken>,
@@ -175,7 +175,7 @@ impl World {
             self.add_client(number);
             self.set_disabled(number, false);
             if self.room == Room::Tight {
-                // A sticky address of one client could block another one.
+                // This removes static addresses, because a sticky address of one client could block another client's static one.
                 self.set_client(number, true, |client| client.ipv4 = None);
             }
         }
@@ -264,7 +264,7 @@ impl World {
         if to_exit {
             let packet = wire.to_exit.pop_front().unwrap();
             match &mut self.exit {
-                // The exit is down or does not know the connection. The only answer is a stateless reset.
+                // The exit is down or does not know the connection, and it answers only with a stateless reset.
                 None => wire.is_silent = true,
                 Some(_) if wire.exit_is_done => {
                     wire.to_exit.clear();
@@ -377,7 +377,7 @@ impl World {
         self.resync();
     }
 
-    /// The exit gets a whole copy of a shared store that answers, if it has none.
+    /// Gives the exit a whole copy of a shared store, if the store answers and the exit has no copy.
     fn link(&mut self) {
         let Some(exit) = self.exit.as_mut().filter(|_| !self.store.is_linked) else { return };
         if self.store.mood == Mood::Down {
@@ -395,7 +395,7 @@ impl World {
         self.model.excuse();
     }
 
-    /// The exit loses its link to a shared store and gets another one.
+    /// Cuts the exit's link to a shared store and gives it another one.
     pub(super) fn relink(&mut self) {
         if !self.store.is_shared || self.exit.is_none() {
             return;
@@ -412,7 +412,7 @@ impl World {
         self.resync();
     }
 
-    /// The exit writes its own copy: first what the store may lack, then the rows.
+    /// Writes the exit's own copy: first the rows that the store may lack, then all rows.
     fn write_copy(&mut self) {
         let Some(exit) = self.exit.as_mut().filter(|_| self.store.is_shared) else { return };
         let rows = exit.take_uncopied();
@@ -432,7 +432,7 @@ impl World {
         while let Some(action) = self.exit.as_mut().and_then(ExitSessions::poll_action) {
             self.check_action(&action);
             if let ExitAction::Store(request) = action {
-                // On its own disk first, so that a crash loses nothing that others may hear of.
+                // The exit's own disk comes first, so that a crash loses nothing that others may already know.
                 self.write_copy();
                 if !self.store.is_linked {
                     let exit = self.exit.as_mut();
@@ -513,7 +513,7 @@ impl World {
         }
     }
 
-    /// The store carries out one request, and the exit hears one piece of news. Returns false if there is neither.
+    /// Lets the store carry out one request, and the exit receive one change. Returns false if there was neither.
     pub(super) fn store_works(&mut self) -> bool {
         if self.store.is_idle() {
             return false;
@@ -601,7 +601,7 @@ impl World {
     }
 }
 
-/// The registry as it is after it was written to a file and read again.
+/// Returns the registry as it is after it was written to a file and read again.
 fn read_again(registry: &ClientRegistry) -> ClientRegistry {
     toml::from_str(&toml::to_string(registry).unwrap()).unwrap()
 }

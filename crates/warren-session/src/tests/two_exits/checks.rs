@@ -1,4 +1,4 @@
-//! What must hold in every world.
+//! The rules that must hold in every world.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use super::world::World;
 use crate::client::{ClientState, Which};
 use crate::exit::SessionId;
 
-/// Since when each state that must not last has lasted.
+/// The time since when each temporary state has lasted.
 #[derive(Default)]
 pub(super) struct Checks {
     /// The session in use works, and the status says that the tunnel is lost.
@@ -90,13 +90,13 @@ impl World {
         let is_in_use = side.exit == exit
             && side.is_up()
             && side.machine.welcome().is_some_and(|welcome| welcome.session == session.0);
-        // The client may have been unable to reach its exit for a while, so that the exit could not know that it stays.
+        // The client may have been unable to reach its exit for a while. In that time the exit cannot know that the client stays.
         let has_heard =
             self.checks.reached[exit].is_some_and(|since| self.now >= since + Duration::from_secs(2));
         assert!(!is_superseded || !is_in_use || !has_heard, "a move has ended the session in use");
     }
 
-    /// Checks that the new session may take over.
+    /// Checks that the client may switch to the new session.
     pub(super) fn check_switch(&self) {
         let (in_use, beside) = (&self.client.in_use, self.client.beside.as_ref().unwrap());
         let same = |one: &super::client::Side| one.welcome.as_ref().map(|welcome| welcome.ipv4);
@@ -124,7 +124,7 @@ impl World {
         assert!(may, "the old session ends although {why} is not so");
     }
 
-    /// Checks what must hold once the trouble is over.
+    /// Checks the state that the world must reach once the trouble is over.
     pub(super) fn check_settled(&self) {
         let client = &self.client;
         assert!(
@@ -142,7 +142,7 @@ impl World {
     }
 }
 
-/// Fails if something that must not last has lasted for longer than some seconds.
+/// Fails if a temporary state has lasted for longer than some seconds.
 fn lasts(since: &mut Option<Instant>, is: bool, now: Instant, seconds: u64, what: &str) {
     let begun = *since.get_or_insert(now);
     if !is {

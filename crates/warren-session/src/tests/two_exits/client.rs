@@ -1,5 +1,5 @@
-//! The client, which has its sessions, and carries out their actions and the steps of its moves. The client's
-//! daemon does the same with real connections, in `warren-client/src/daemon/sessions/moving.rs`.
+//! The client. It has sessions, and carries out their actions and the steps of its moves. The client's daemon does the same with
+//! real connections, in `warren-client/src/daemon/sessions/moving.rs`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ impl Client {
         }
     }
 
-    /// An echo was answered.
+    /// Handles the answer to an echo.
     pub(super) fn answered(&mut self, now: Instant, which: Which) {
         let Some(number) = self.side(which).map(|side| side.number) else { return };
         self.probing.remove(&number);
@@ -152,7 +152,7 @@ impl Client {
 }
 
 impl World {
-    /// Carries out what the client's sessions and its move ask for. Returns whether there was anything.
+    /// Carries out the actions of the client's sessions and the steps of its move. Returns whether there were any.
     pub(super) fn follow_client(&mut self) -> bool {
         let mut is_busy = false;
         while let Some(action) = self.client.in_use.machine.poll_action() {
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// A better exit is found.
+    /// Begins a move, because a better exit was found.
     pub(super) fn improve(&mut self) {
         let exit = 1 - self.client.in_use.exit;
         let moves = &self.client.moves;

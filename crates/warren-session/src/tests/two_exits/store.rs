@@ -16,7 +16,7 @@ struct Record {
     revision: u64,
 }
 
-/// What a link tells its exit: the client is elsewhere, with this nonce and number.
+/// The message of a link to its exit: the client is at another exit, with this nonce and number.
 pub(super) type Elsewhere = (Vec<u8>, u64);
 
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct Store {
     record: Option<Record>,
     revision: u64,
     links: [Link; 2],
-    /// Whether nothing gets through to the store.
+    /// Whether the store cannot be reached.
     pub(super) is_away: bool,
 }
 
@@ -72,7 +72,7 @@ impl Store {
         }
     }
 
-    /// An exit is gone, and its records end with their lease.
+    /// Ends the records of a crashed exit, as the end of its lease does.
     pub(super) fn crashed(&mut self, exit: usize) {
         let link = &mut self.links[exit];
         (link.own, link.closed, link.is_unsent) = (None, None, false);
@@ -81,7 +81,7 @@ impl Store {
         }
     }
 
-    /// An exit's link takes the store's next event, or writes what it has to write.
+    /// Lets an exit's link take the store's next event, or write a row that waits.
     pub(super) fn work(&mut self, now: Instant, exit: usize) -> Option<Elsewhere> {
         if self.is_away {
             return None;
@@ -146,8 +146,8 @@ impl Store {
                 None
             }
         };
-        // A transaction holds only if the record is as the link knows it. Otherwise the link first gets the event that it
-        // lacks, and then tries again.
+        // A transaction succeeds only if the record is as the link knows it. Otherwise the link first gets the event that it lacks,
+        // and then tries again.
         if self.links[exit].known == self.record {
             self.links[exit].closed = None;
             self.set(value);

@@ -1,4 +1,4 @@
-//! What happens to the client and its exits.
+//! Events that happen to the client and its exits.
 
 use warren_simulation::Random;
 
@@ -14,7 +14,7 @@ pub(super) enum Trouble {
     /// All connections of the session in use are lost at once, and its exit still has it.
     LoseSession,
     LoseOne(u64),
-    /// A move begins, the path to the new exit dies, and the session in use is lost before that is known.
+    /// A move begins and the path to the new exit dies. The session in use is lost before that is known.
     LoseWhileBuilding,
     Store(bool),
     Device(bool),

@@ -18,7 +18,7 @@ const NETWORK: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
 
 /// An exit counts as silent if the client has not heard from it for this long.
 const SILENT_AFTER: Duration = Duration::from_millis(400);
-/// A connection that hears nothing for this long ends on both sides.
+/// A connection that receives nothing for this long ends on both sides.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An exit and the path to it.
@@ -117,7 +117,7 @@ impl World {
         site.sessions = Some(sessions);
     }
 
-    /// An exit ends without a word.
+    /// Ends an exit without a message to anybody.
     pub(super) fn crash(&mut self, exit: usize) {
         self.sites[exit].sessions = None;
         self.store.crashed(exit);
@@ -148,12 +148,12 @@ impl World {
         sessions.is_some() && dead_since.is_none()
     }
 
-    /// Since when an exit has not been heard.
+    /// Since when the client has received nothing from an exit.
     pub(super) fn silent_since(&self, exit: usize) -> Option<Instant> {
         self.sites[exit].dead_since.map(|since| since + SILENT_AFTER).filter(|at| *at <= self.now)
     }
 
-    /// Begins a connection. With `is_done`, its handshake is over.
+    /// Begins a connection. With `is_done`, its handshake is complete already.
     pub(super) fn dial(&mut self, exit: usize, owner: (u64, u32), is_done: bool) {
         let to_exit = if is_done { VecDeque::new() } else { [Packet::Connected].into() };
         let wire =
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// Ends the trouble, and checks what must hold then.
+    /// Ends the trouble, and checks the state after it.
     pub(super) fn settle(&mut self) {
         for exit in 0..2 {
             (self.sites[exit].carries, self.sites[exit].refuses) = (true, false);
@@ -193,7 +193,7 @@ impl World {
         self.check_settled();
     }
 
-    /// Everything that is kept somewhere.
+    /// The size of everything that is kept anywhere.
     pub(super) fn size(&self) -> usize {
         let exits = self.sites.iter().filter_map(|site| site.sessions.as_ref());
         exits.map(ExitSessions::kept).sum::<usize>()
@@ -225,7 +225,7 @@ impl World {
         self.check();
     }
 
-    /// Carries out what the exits and the client ask for, until nothing is left.
+    /// Carries out the actions of the exits and the client, until none is left.
     pub(super) fn act(&mut self) {
         loop {
             let mut is_idle = true;
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// Delivers everything whose path carries packets.
+    /// Delivers every packet whose path works.
     fn deliver(&mut self) {
         for number in self.wires.keys().copied().collect::<Vec<_>>() {
             let exit = self.wires[&number].exit;
@@ -353,7 +353,7 @@ impl World {
         }
     }
 
-    /// A connection ends on both sides, without a word.
+    /// Ends a connection on both sides, without a message.
     pub(super) fn cut(&mut self, number: u64) {
         let now = self.now;
         let Some(wire) = self.wires.remove(&number) else { return };
