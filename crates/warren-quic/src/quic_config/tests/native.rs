@@ -16,7 +16,7 @@ const RETRANSMISSION_TIMEOUT: Duration = Duration::from_millis(300);
 pub(super) struct Native {
     window: f64,
     threshold: f64,
-    /// The window at the last loss, and when it is over.
+    /// The window at the last loss, and the time at which CUBIC reaches it again.
     largest: f64,
     epoch: Option<Instant>,
     has_lost: bool,

@@ -41,7 +41,7 @@ async fn a_client_of_tiny_datagrams_makes_nobody_else_lose_any() {
         let line = world.exit.intake.lines.get(&world.loud.sender());
         deepest_debt = line.map_or(0, |line| line.credit).min(deepest_debt);
     }
-    // The control: the loud client sent far more than was handed over, and it was charged for that.
+    // The control: the loud client sent far more than was handed over, and was charged for the rest.
     assert!(brought > world.tiny * 3, "{} of {brought}", world.tiny);
     assert!(deepest_debt < -1_000, "{deepest_debt}");
 
@@ -250,7 +250,7 @@ impl Crowd {
     }
 }
 
-/// The clients send everything that they hold, and the exit takes what one poll brings.
+/// The clients send everything that they hold, and the exit takes the results of one poll.
 async fn turn(clients: &mut [&mut Client], exit: &mut WarrenEndpoint) -> Inbox {
     let mut inbox = Inbox::new();
     poll_fn(|cx| {
@@ -329,7 +329,7 @@ fn settings() -> TransportSettings {
 }
 
 fn exit(key: &PrivateKey) -> WarrenEndpoint {
-    // Room for what arrives before the exit can know that it is behind.
+    // The socket has room for the datagrams that arrive before the exit can know that it is behind.
     let address = (Ipv4Addr::LOCALHOST, 0).into();
     let socket = bind(SocketConfig { buffer_bytes: 256 * 1024, ..SocketConfig::new(address) }).unwrap();
     WarrenEndpoint::exit(settings(), std::slice::from_ref(key), vec![socket], &[7; 32]).unwrap()
