@@ -221,7 +221,7 @@ impl Family {
         }
     }
 
-    /// The address of which every bit is 0.
+    /// The address whose bits are all 0.
     pub(crate) fn unspecified(self) -> IpAddr {
         match self {
             Self::Ipv4 => Ipv4Addr::UNSPECIFIED.into(),
