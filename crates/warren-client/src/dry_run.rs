@@ -107,7 +107,10 @@ fn head(profile: &ClientProfile, welcome: &SessionGrant) -> String {
 
 fn write_preview(text: &mut String, closed: Option<&Step>, preview: &Preview) -> std::fmt::Result {
     if let Some(closed) = closed {
-        writeln!(text, "\n# kill switch, which then lets the carrier reach the exit's address\n{closed}")?;
+        writeln!(
+            text,
+            "\n# kill switch, which later also lets the carrier reach the exit's address\n{closed}"
+        )?;
     }
     writeln!(text, "\n# devices\nip tuntap add dev {} mode tun vnet_hdr", preview.device)?;
     writeln!(text, "ip tuntap add dev {} mode tun vnet_hdr", preview.void)?;

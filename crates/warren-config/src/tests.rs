@@ -181,7 +181,8 @@ fn a_network_is_included_or_excluded() {
     {
         let why = refused(both).unwrap_err().to_string();
         assert!(
-            why.contains("exclude in [routes] contains") && why.contains("but include contains that network too"),
+            why.contains("exclude in [routes] contains")
+                && why.contains("but include contains that network too"),
             "{why}"
         );
     }

@@ -368,8 +368,8 @@ impl DaemonDirectory {
         let released = warren_host::exec_groups::release(self.exec(), &name).await?;
         if released == Released::CutOff {
             output::warn(format!(
-                "programs that `warren exec {name}` has put into the tunnel still run, but have no way out; end them and run \
-                 `warren cleanup {name}`, or run `warren up {name}`"
+                "programs that `warren exec {name}` has put into the tunnel still run, but are cut off from the network; end \
+                 them and run `warren cleanup {name}`, or run `warren up {name}`"
             ));
         }
         Ok(released == Released::All)

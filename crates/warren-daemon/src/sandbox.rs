@@ -40,7 +40,8 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    let refused = || format!("cannot enter the sandbox; set {SWITCH}=off in the environment to run without it");
+    let refused =
+        || format!("cannot enter the sandbox; set {SWITCH}=off in the environment to run without it");
     // This comes first. Landlock and seccomp accept only processes that cannot gain privileges or have
     // CAP_SYS_ADMIN.
     hide().with_context(refused)?;

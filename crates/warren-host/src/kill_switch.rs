@@ -63,7 +63,9 @@ pub enum KillSwitchError {
     #[error(transparent)]
     Nft(#[from] NftError),
     /// A closed kill switch without a record.
-    #[error("the record of the packets that it lets out is missing; run `warren client close {0}`, which reads the profile")]
+    #[error(
+        "the record of the packets that it lets out is missing; run `warren client close {0}`, which reads the profile"
+    )]
     Unrecorded(String),
 }
 

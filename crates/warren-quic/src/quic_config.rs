@@ -81,7 +81,9 @@ pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
         }
     }
     if min_mtu > initial_mtu {
-        return wrong(format!("min_mtu is {min_mtu}, but must not exceed initial_mtu, which is {initial_mtu}"));
+        return wrong(format!(
+            "min_mtu is {min_mtu}, but must not exceed initial_mtu, which is {initial_mtu}"
+        ));
     }
     // With such settings, an idle connection would time out before its keep-alive.
     if keep_alive.is_some_and(|interval| interval >= *idle_timeout) {
@@ -97,7 +99,9 @@ pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
     }
     let largest = usize::from(*max_mtu.max(initial_mtu)) + 1024;
     if *datagram_receive_buffer < largest || settings.datagram_send_buffer() < largest {
-        return wrong(format!("a datagram buffer must hold at least one datagram, which has {largest} bytes"));
+        return wrong(format!(
+            "a datagram buffer must hold at least one datagram, which has {largest} bytes"
+        ));
     }
     Ok(())
 }

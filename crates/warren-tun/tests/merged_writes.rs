@@ -131,7 +131,10 @@ fn tcp_both_ways(checksums: Checksums) {
             serve.join().unwrap() == pattern(1, STREAM),
             "the bytes that {receiver} received are not those that were sent"
         );
-        assert!(send.join().unwrap() == pattern(2, STREAM), "the bytes that arrived are not those that {receiver} sent");
+        assert!(
+            send.join().unwrap() == pattern(2, STREAM),
+            "the bytes that arrived are not those that {receiver} sent"
+        );
     }
     assert_eq!(net.refused, 0, "{net:?}");
     assert!(net.packets > 4 * net.writes, "most packets were merged: {net:?}");

@@ -506,7 +506,10 @@ mod tests {
         sessions.set_silent(SessionId(1), here, false);
         assert!((0..32).all(|port| carrier(&sessions, port) == here));
         sessions.detach(SessionId(1), here);
-        assert!((0..32).all(|port| carrier(&sessions, port) == there), "a silent connection is better than none");
+        assert!(
+            (0..32).all(|port| carrier(&sessions, port) == there),
+            "a silent connection is better than none"
+        );
         sessions.set_silent(SessionId(1), there, false);
         sessions.attach(SessionId(1), 0, here);
         assert_eq!((0..32).map(|port| carrier(&sessions, port)).collect::<Vec<_>>(), before);

@@ -285,7 +285,10 @@ fn what_others_forward_is_not_looked_at() {
     let others = Surroundings { forwarding: Forwarding::default(), ..surroundings(&[], None) };
     let text = with(others);
     assert!(!text.contains("jump from_neighbours"), "{text}");
-    assert!(text.contains("\tip saddr 10.66.0.0/16 counter drop\n"), "only clients may use clients' addresses: {text}");
+    assert!(
+        text.contains("\tip saddr 10.66.0.0/16 counter drop\n"),
+        "only clients may use clients' addresses: {text}"
+    );
 
     let text = with(surroundings(&[], Some(vec![DeviceName::new("br0").unwrap()])));
     assert!(text.contains("\tmeta nfproto ipv6 iifname != { \"br0\" } jump from_neighbours\n"), "{text}");

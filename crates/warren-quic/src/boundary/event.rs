@@ -60,7 +60,7 @@ pub enum Event {
         peer: PublicKey,
         /// The peer's UDP address.
         remote: SocketAddr,
-        /// At an exit, the one of its keys that it has proven to the peer.
+        /// At an exit: which of its keys it has proven to the peer.
         proven: Option<PublicKey>,
     },
     /// Bytes of the control stream, in order. Chunk boundaries have no meaning.

@@ -324,7 +324,11 @@ mod tests {
         one.fill(64, MAX_HANDSHAKES, 0);
         assert_eq!(one.displaced(), []);
         let honest: Vec<u64> = (0..20).map(|_| one.take("192.0.2.1", 768)).collect();
-        assert_eq!(one.displaced(), (0..20).collect::<Vec<_>>(), "the networks lose their oldest handshakes in turn");
+        assert_eq!(
+            one.displaced(),
+            (0..20).collect::<Vec<_>>(),
+            "the networks lose their oldest handshakes in turn"
+        );
         one.fill(64, 200, 768);
         let displaced = one.displaced();
         assert_eq!(displaced.len(), 200);

@@ -38,7 +38,10 @@ fn an_exit_neither_goes_on_acknowledging_to_a_client_that_answers_nothing_nor_ke
     let mut lasted = Duration::ZERO;
     while !world.lost().1 {
         lasted += Duration::from_secs(5);
-        assert!(lasted < 3 * settings().idle_timeout, "the connection of a client that acknowledges nothing is kept");
+        assert!(
+            lasted < 3 * settings().idle_timeout,
+            "the connection of a client that acknowledges nothing is kept"
+        );
         world.run(Duration::from_secs(5), None);
         world.speak(CLIENT, &[100]);
     }

@@ -86,7 +86,11 @@ fn a_path_that_shrank_while_nobody_spoke_is_known_soon_after_somebody_does() {
         world.run(Duration::from_secs(70), None);
         world.limit = limit;
         world.run(Duration::from_secs(70), None);
-        assert_eq!(world.mtu(CLIENT), usize::from(ETHERNET_MTU), "an idle connection need not know the new size");
+        assert_eq!(
+            world.mtu(CLIENT),
+            usize::from(ETHERNET_MTU),
+            "an idle connection need not know the new size"
+        );
         let begun = world.now;
         world.run_until("the shrunken path is known", Duration::from_secs(60), Some(sizes), |world| {
             (limit - 30..=limit).contains(&world.mtu(CLIENT))

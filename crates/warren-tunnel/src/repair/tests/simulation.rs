@@ -324,7 +324,10 @@ impl World {
         assert_eq!(counts.repaired, rules.repairs, "a repair did not leave");
         assert_eq!(order.held_datagrams, 0);
         // A datagram also counts as late if its lane has stopped waiting for it and released nothing since.
-        assert!(order.late >= rules.overtaken.0 + rules.overtaken.1, "an overtaken datagram does not count as late");
+        assert!(
+            order.late >= rules.overtaken.0 + rules.overtaken.1,
+            "an overtaken datagram does not count as late"
+        );
         if self.kind == Kind::Loss {
             let [(unordered, unordered_lost), (ordered, ordered_lost)] =
                 [false, true].map(|is| rules.lost(is));
