@@ -27,7 +27,7 @@ const UDP_HEADERS: f64 = 28.0;
 /// Bytes of IPv4 and TCP headers with time stamps.
 const TCP_HEADERS: f64 = 52.0;
 /// Several streams, because one stream has too few packets to measure a small loss. Their ports also spread them over a
-/// tunnel's connections. Some of them share the bulk flow's connection, others don't.
+/// tunnel's connections. Some of them share the bulk flow's connection, and others do not.
 const VOICE: Shape = Shape { streams: 8, payload: 200, per_second: 8.0 * 50.0 };
 /// Pause after each test, in which queues empty and closed connections end.
 const REST: Duration = Duration::from_millis(500);

@@ -124,7 +124,7 @@ impl Results {
         self.outcomes(path, tunnel, test).flat_map(|outcome| outcome.rtt_ms.iter().copied()).collect()
     }
 
-    /// Returns the most memory of the client and of the exit of a tunnel, over all paths and rounds.
+    /// Returns the largest memory use of a tunnel's client and exit, over all paths and rounds.
     pub(super) fn peak_rss_mib(&self, tunnel: &str) -> (Option<f64>, Option<f64>) {
         let most = |of: fn(&Visit) -> Option<f64>| {
             self.visits.iter().filter(|visit| visit.tunnel == tunnel).filter_map(of).reduce(f64::max)

@@ -1,4 +1,4 @@
-//! `wire --self-test`: checks with real packets between namespaces that the emulator does what it is asked.
+//! `wire --self-test`: checks with real packets between namespaces that the emulator obeys its settings.
 //!
 //! It measures what a program sees. Delays are measured from before the send call to the other kernel's receive time
 //! stamp. Rates and losses come from the receiver's count.

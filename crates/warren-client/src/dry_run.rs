@@ -20,7 +20,7 @@ use warren_daemon::device_watch;
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-// Examples of what the exit would grant, in addresses for documentation (RFC 5737, RFC 3849).
+// Examples of an exit's grants, with addresses for documentation (RFC 5737, RFC 3849).
 const EXAMPLE_IPV4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const EXAMPLE_IPV6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const EXAMPLE_RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);

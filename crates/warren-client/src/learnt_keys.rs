@@ -129,7 +129,8 @@ impl LearntKeys {
         is_due
     }
 
-    /// Whether an exit may announce a new key now. An exit that does so all the time could wear out the disk.
+    /// Whether an exit may announce a new key now. An exit that announces keys all the time could wear out
+    /// the disk.
     fn may_learn(&mut self, now: Instant) -> bool {
         self.learnt.retain(|then| now.saturating_duration_since(*then) < PERIOD);
         if self.learnt.len() >= MOST_LEARNT {

@@ -70,7 +70,7 @@ impl NetworkEvents {
     }
 }
 
-/// Whether more time has passed between two readings than the timer and the machine was only busy explain.
+/// Whether the time between two readings is longer than the timer and a busy machine can explain.
 fn has_jumped(before: Duration, now: Duration) -> bool {
     now.saturating_sub(before) > READ_EVERY + LONGEST_DELAY
 }

@@ -58,7 +58,7 @@ impl OpenPortal {
     /// Closes the portal. Its programs keep running.
     ///
     /// # Errors
-    /// When something of it is left on this host.
+    /// When a part of the portal is left on this host.
     pub async fn close(self) -> anyhow::Result<()> {
         self.portal.close().await.context("cannot close the opening for a login page")
     }

@@ -2,8 +2,8 @@
 //!
 //! A program's cgroup ([`ExecGroup`]) decides on which side it is. An nftables table recognises the packets of these
 //! cgroups and marks them. It drops packets that cannot leave on their program's side. The table belongs to no process. It
-//! stays however the daemon ends, so packets of a program inside never leave outside. [`release`] removes the table. If a
-//! program is still inside, it keeps the table, which then gives the program no way out.
+//! stays, no matter how the daemon ends, so packets of a program inside never leave outside. [`release`] removes the
+//! table. If a program is still inside, it keeps the table, which then gives the program no way out.
 
 mod cgroup;
 mod rules;

@@ -219,7 +219,7 @@ impl Pool {
         let mut rules: Vec<String> =
             allow.map(|network| format!("{family} daddr {network} accept")).collect();
         let on_link: Vec<IpNet> = on_link(host).into_iter().filter(|network| self.holds(network)).collect();
-        // Resolvers that the rules below would drop stay reachable, at port 53 alone.
+        // Resolvers that the rules below would drop stay reachable, but only at port 53.
         let is_refused = |resolver: &IpNet| {
             is_special(resolver) || on_link.iter().any(|network| network.contains(resolver))
         };

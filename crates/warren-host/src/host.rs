@@ -145,7 +145,7 @@ impl Host {
     /// settings back.
     ///
     /// # Errors
-    /// The step that failed and why. Steps made and not undone by then stay in `applied`.
+    /// The step that failed and why. Steps that were made and are not undone by then stay in `applied`.
     pub async fn change(&mut self, applied: &mut Applied, plan: &Plan) -> Result<(), ChangeError> {
         for step in plan.steps.iter().filter(|step| !applied.has(step)).collect::<Vec<_>>() {
             if let Err(cause) = self.make(step, applied).await {
@@ -242,7 +242,8 @@ impl Host {
         foreign_rules::place(&self.netlink, tunnel, slot, band).await.map_err(HostError::Read)
     }
 
-    /// The networks and devices around an exit whose own device is `tun`, and for whom this host forwards.
+    /// The networks and devices around an exit whose own device is `tun`. Also finds out for whom this host
+    /// forwards.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.

@@ -104,7 +104,7 @@ impl Journal {
     /// Records that a step was undone, or was never made.
     pub(crate) fn end(&mut self, entry: u64) -> io::Result<()> {
         self.contents.outstanding.remove(&entry);
-        // Starting again keeps the file short, however long the daemon runs.
+        // Starting again keeps the file short, even if the daemon runs for a long time.
         if self.contents.outstanding.is_empty() {
             return self.clear();
         }

@@ -93,7 +93,7 @@ async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
 }
 
 /// Lists the ruleset. nft 1.0.6 prints stray memory in place of the flag `owner` of the exit's table. If that memory is not text,
-/// nft stops in the middle, and this asks again.
+/// nft stops in the middle. Then this asks nft again.
 async fn listing() -> Result<Listing, NftError> {
     let ask = async || Listing::parse(&nft::said(&["-j", "-t", "list", "ruleset"], MOST_BYTES).await?);
     for _ in 1..MOST_ATTEMPTS {

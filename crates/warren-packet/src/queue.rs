@@ -92,9 +92,9 @@ impl FlowQueue {
         }
     }
 
-    /// Sets the round-trip time of the flows' packets. CoDel derives from it how long a burst may last. `is_searching` says that the
-    /// congestion controller still searches for the path's window. Once it has found the window, the queue empties by itself. So
-    /// CoDel drops and marks nothing until then.
+    /// Sets the round-trip time of the flows' packets. From this time, CoDel derives how long a burst may last. `is_searching` says
+    /// that the congestion controller still searches for the path's window. Once it has found the window, the queue empties by
+    /// itself. So CoDel drops and marks nothing until then.
     pub fn set_round_trip(&mut self, round_trip: Duration, is_searching: bool) {
         self.patience = Patience::for_path(round_trip);
         if is_searching {

@@ -106,7 +106,7 @@ pub(super) struct Worker {
     timer_due: Option<Instant>,
     upkeep: Upkeep,
     snapshots: Snapshots,
-    /// Memory of what all connections hold for order.
+    /// The memory of all packets that connections hold back to restore the order.
     held: usize,
     /// Pumps with postponed repairs: a copy to send, or a missing datagram to stop waiting for.
     repairs: Vec<usize>,

@@ -252,7 +252,8 @@ impl Sessions {
         index: u32,
     ) -> anyhow::Result<bool> {
         let ordered = self.connections.order_for(which);
-        // Connection 0 finds a way to an exit by a race. The other connections take the same way, as do all of the session beside.
+        // Connection 0 finds a way to an exit by a race. The other connections take the same way, and so do all connections of the
+        // session beside.
         if which == Which::InUse && (index == 0 || ordered.is_none()) {
             self.start_race(lockdown, Purpose::Attempt).await?;
             return Ok(self.connections.has_raced_once());

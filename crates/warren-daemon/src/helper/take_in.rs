@@ -44,7 +44,8 @@ fn move_only(
             "process {process} does not belong to user {user} alone; a program that has changed its user cannot be moved"
         )));
     }
-    // While the process lives, no other process gets its number. So the status was that of this process.
+    // While the process lives, no other process gets its number. So the status that was read belongs to this
+    // process.
     if has_ended(&handle)? {
         return Err(gone());
     }

@@ -45,8 +45,8 @@ pub enum DnsError {
     /// The path leads to neither a file nor a link, so no resolver can read it.
     #[error("{0} is neither a file nor a symbolic link; put a file there, {advice}", advice = OR_LEAVE)]
     NotAFile(PathBuf),
-    /// Another Warren with another state directory wrote the file. Only that Warren's record contains the file's
-    /// earlier content.
+    /// Another Warren with another state directory wrote the file. Only the record of that other Warren contains
+    /// the file's earlier content.
     #[error(
         "another Warren, which keeps its record in {record}, wrote {path}; take its tunnel down first with \
          `warren --state-dir DIR down`, or rewrite the file if that Warren is gone"

@@ -10,9 +10,9 @@ use crate::{
     ruleset_text::elements,
 };
 
-/// Whether all names must stay inside. They must for a full tunnel, unless its profile leaves the host's resolvers
-/// alone or lists a resolver outside. `exclude` is the profile's own list, so neither an exit nor a LAN can change
-/// the result.
+/// Whether all names must stay inside. This is so for a full tunnel, unless its profile leaves the host's
+/// resolvers alone or lists a resolver outside. `exclude` is the profile's own list, so neither an exit nor a LAN
+/// can change the result.
 pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bool {
     let leads_there = |server: &IpAddr| DnsFacts::leads_to(include, exclude, *server);
     is_full(include)

@@ -257,7 +257,7 @@ impl Record {
         }
     }
 
-    /// Whether the text bears the marker of this record.
+    /// Whether the text contains the marker of this record.
     fn is_ours(&self, standing: &Standing) -> bool {
         marker(standing).is_some_and(|record| record == self.path)
     }

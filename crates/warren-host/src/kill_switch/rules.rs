@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::GuestNetwork;
 
-/// The traffic that a kill switch lets out besides that of Warren's tunnels.
+/// The traffic that a kill switch lets out in addition to the traffic of Warren's tunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillSwitchRules {
     /// The networks that must not leave outside the tunnel. A default route covers all of its IP version.

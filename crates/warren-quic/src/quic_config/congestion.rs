@@ -83,7 +83,7 @@ impl LibraryFactory for ControllerFactory {
     }
 }
 
-/// A running controller. `adaptive` keeps its type here, because only then can it report its state.
+/// A running controller. `adaptive` keeps its type here, because otherwise it could not report its state.
 #[derive(Debug)]
 enum Running {
     Adaptive(Box<Adaptive>),

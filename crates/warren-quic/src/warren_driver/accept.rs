@@ -15,7 +15,7 @@ pub(super) const ATTEMPTS_PER_POLL: usize = 8;
 pub(super) struct Admitted {
     pub(super) connection: (ConnectionHandle, Connection),
     pub(super) seat: Seat,
-    /// The one of its keys that the exit proves.
+    /// Which of its keys the exit proves.
     pub(super) proven: Option<PublicKey>,
 }
 

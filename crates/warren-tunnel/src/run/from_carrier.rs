@@ -121,7 +121,7 @@ impl Worker {
                 if let (Some(slot), Some((session, _))) = (slot, session) {
                     self.sessions.set_silent(session, Place::Here(slot), !answers);
                 }
-                // The other workers hear of it from the control plane (`WorkerHandle::tell_others`).
+                // The control plane tells the other workers (`WorkerHandle::tell_others`).
                 self.report(Report::Answers { connection, answers });
             }
             Event::Closed { connection, reason } => {

@@ -119,7 +119,7 @@ fn world(liar: usize, chosen: &[(u64, u64)]) -> World {
     World::beginning(&settings, configs)
 }
 
-/// One parameter at a time, at the ends of what is valid.
+/// One parameter at a time, at the limits of its valid range.
 fn single() -> Vec<Vec<(u64, u64)>> {
     let streams = 1 << 60;
     let mut ends = vec![

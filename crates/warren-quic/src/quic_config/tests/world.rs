@@ -63,7 +63,7 @@ pub(super) struct World {
     /// How many of a thousand arrive later than others, and by how much.
     pub(super) late_per_mille: u64,
     pub(super) late_by: Duration,
-    /// The most by which a packet takes longer than another one, as on Wi-Fi. The path keeps the order.
+    /// The largest difference between the travel times of two packets, as on Wi-Fi. The path keeps the order.
     pub(super) jitter: Duration,
     last_arrival: [Instant; 2],
     began: Instant,

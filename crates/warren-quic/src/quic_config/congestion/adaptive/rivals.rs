@@ -20,7 +20,7 @@ const MOST_LEFT: f64 = 1.0 - 1.0 / 1024.0;
 /// How many such queues in a row show a rival.
 const SQUEEZED_QUEUES: u32 = 4;
 
-/// What is known of other flows.
+/// The knowledge about other flows.
 #[derive(Clone, Debug)]
 pub(super) struct Rivals {
     competition: Duration,

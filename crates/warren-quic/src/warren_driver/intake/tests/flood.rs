@@ -86,7 +86,7 @@ async fn a_connection_holds_so_many_datagrams_however_small_and_what_it_drops_is
     }
 }
 
-/// The datagrams of the one enrolled key arrive, however many other keys send.
+/// The datagrams of the one enrolled key arrive, no matter how many other keys send.
 #[tokio::test]
 async fn keys_that_are_not_enrolled_share_the_room_and_the_turns_of_one() {
     for (enrolled, loses) in [(1, false), (STRANGERS, true)] {

@@ -1,4 +1,4 @@
-//! A hash of what became of a seed.
+//! A hash of the run that a seed produced.
 
 use std::{cell::Cell, rc::Rc};
 
