@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Maximum number of rounds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..))]
     max_rounds: u32,
-    /// Longest time of one run
+    /// Longest time of one run, in seconds
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     timeout: u64,
     /// Print the result as one line of JSON instead of tables
@@ -68,7 +68,7 @@ pub(crate) struct Args {
 /// Publishes the complete rounds, even if a later run fails or the user interrupts.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if !(args.precision > 0.0 && args.precision.is_finite()) {
-        bail!("--precision is {}, and must be a percentage above 0", args.precision);
+        bail!("--precision is {}, but must be a percentage above 0", args.precision);
     }
     let a = Variant::new(args.a.as_deref(), args.a_command.as_deref()).context("variant A")?;
     let b = Variant::new(args.b.as_deref(), args.b_command.as_deref()).context("variant B")?;
@@ -86,7 +86,7 @@ struct Session<'a> {
     a: &'a Variant,
     b: &'a Variant,
     interrupt: &'a Interrupt,
-    /// The measurements of A and B in each round that is kept.
+    /// The measurements of A and B in each kept round.
     rounds: Vec<(Measurement, Measurement)>,
 }
 

@@ -1,6 +1,6 @@
 //! `bare`: one side of a tunnel that is QUIC datagrams between two TUN devices and nothing else. It has one thread and one
 //! connection. It has no runtime, sessions, queues, address checks or sandbox. It shows what a tunnel on this QUIC library can
-//! reach on a machine, and so what Warren's other work costs.
+//! reach on a machine. The difference from Warren is the cost of Warren's other work.
 
 mod quic;
 mod tunnel;
@@ -20,7 +20,7 @@ const DEVICE: &str = "wt-bare0";
 /// The side and its namespace.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The exit's address. Without it, this is the exit's side
+    /// The exit's address. Without it, this side is the exit
     #[arg(long, value_name = "ADDRESS")]
     connect: Option<std::net::IpAddr>,
     /// The network namespace

@@ -20,7 +20,7 @@ enum Command {
     Quic(quic::Args),
     /// Copy between two TUN devices without crypto: the limit of any TUN VPN on this machine
     Copier(copier::Args),
-    /// Run one side of a tunnel that is QUIC between two TUN devices and nothing else: what a whole tunnel could reach
+    /// Run one side of a tunnel that consists only of QUIC between two TUN devices: what a whole tunnel could reach
     Bare(bare::Args),
     /// Compare whole tunnels side by side: Warren, its limits, and other VPNs
     Vpn(vpn::Args),
@@ -28,7 +28,7 @@ enum Command {
     Path(path::Args),
     /// Try Warren's settings on clean, long and lossy networks: a heat map, and the best defaults
     Sweep(sweep::Args),
-    /// Load a Warren tunnel for minutes: does it grow, lose count or complain?
+    /// Load a Warren tunnel for minutes: does its memory grow, do its counters add up, does it log warnings?
     Soak(soak::Args),
     /// Bring a Warren tunnel up and down many times: time to the first reply, and until the host is restored
     Setup(setup::Args),

@@ -1,4 +1,5 @@
-//! Benchmarks of Warren and its peers: paired, attributable to one cause, honest about noise.
+//! Benchmarks of Warren and its peers. Measurements are paired, differ in one cause only, and report their
+//! noise.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr, reason = "this binary talks to a person or a script")]

@@ -213,8 +213,8 @@ pub(crate) fn execute(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps Ctrl-C from a command by a process group of its own. A step that stops halfway cannot be undone, a complete
-/// one can.
+/// Gives a command its own process group, so that Ctrl-C does not reach it. A step that stops halfway cannot be
+/// undone, but a complete step can.
 fn own_group(command: &mut Command) -> &mut Command {
     command.process_group(0)
 }

@@ -65,8 +65,8 @@ pub(crate) struct Args {
     /// settings of `wire` [default: all; with --subset clean,0.1%,1%,5%]
     #[arg(long, value_delimiter = ',', value_name = "PATHS")]
     paths: Vec<Path>,
-    /// Tests, separated by commas; an unknown name lists them. Without -up or -down a test goes down [default: all; with
-    /// --subset five]
+    /// Tests, separated by commas; an unknown name lists them. A name without -up or -down means the direction down
+    /// [default: all; with --subset five]
     #[arg(long, value_delimiter = ',', value_name = "TESTS")]
     tests: Vec<Test>,
     /// Measured seconds of each test [default: 8; with --subset 4]
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let ended = session.run();
     let Session { paths, results, .. } = session;
     if results.visits.iter().all(|visit| visit.outcomes.is_empty()) {
-        // An error that ended the run explains more than the lack of figures.
+        // An error that ended the run explains more than the message about missing figures.
         ended?;
         anyhow::bail!("no tunnel gave a figure: {}", results.remarks.join("; "));
     }
@@ -170,7 +170,7 @@ impl<'a> Session<'a> {
             results.plan.seed
         );
         results.plan = plan;
-        // The remarks are about failures of the earlier run. What failed is tried again.
+        // The remarks are about failures of the earlier run. This run tries the failed tests again.
         results.remarks.clear();
         let paths = chosen(&args.paths, args.subset, Path::all, || {
             // All four names are in `named`, so none is left out here.
@@ -326,8 +326,8 @@ fn measure(
     interrupt: &Interrupt,
     visit: &mut Visit,
 ) -> anyhow::Result<Vec<String>> {
-    // All tunnels of a round get the same seed, and so the same losses as far as they send the same frames.
-    // The factor keeps the wires' seeds of neighbouring runs apart.
+    // All tunnels of a round get the same seed. So they have the same losses, as far as they send the same
+    // frames. The factor makes the wires' seeds of neighbouring runs differ.
     let seed = plan.seed.wrapping_mul(1_000).wrapping_add(visit.round.into());
     let topology = Topology::create_over_seeded(&path.settings(), seed)?;
     let tunnel = installed.start(&topology, interrupt)?;

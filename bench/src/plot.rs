@@ -1,4 +1,5 @@
-//! What all SVG plots share: the font, the colours, how a file is written and where the legend stands.
+//! Everything that all SVG plots share: the font, the colours, the writing of files and the place of the
+//! legend.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ use plotters::{
 
 pub(crate) const FONT: &str = "sans-serif";
 
-// The colours of Okabe and Ito, which people with any colour vision can tell apart.
+// The colours of Okabe and Ito, which people with any kind of colour vision can distinguish.
 pub(crate) const GREY: RGBColor = RGBColor(153, 153, 153);
 pub(crate) const SKY: RGBColor = RGBColor(86, 180, 233);
 pub(crate) const VERMILION: RGBColor = RGBColor(213, 94, 0);

@@ -1,4 +1,5 @@
-//! What all progress bars share. They draw on standard error, and are hidden if that is not a terminal.
+//! Everything that all progress bars share. They draw on standard error, and are hidden if that is not a
+//! terminal.
 
 use std::time::Duration;
 

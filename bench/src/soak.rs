@@ -1,4 +1,5 @@
-//! `soak`: loads a Warren tunnel for minutes, near its capacity. Does it grow, lose count or complain?
+//! `soak`: loads a Warren tunnel for minutes, near its capacity. Checks that it does not grow, that its
+//! counters add up, and that it logs no warnings.
 //!
 //! The capacity is measured first, through the same tunnel. The load is a share of it ([`load`]). Both daemons are
 //! sampled every few seconds ([`sample`]), and their counters must add up at the end ([`daemon`]). Then the capacity is
@@ -91,7 +92,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     install_load_generators(&interrupt)?;
     let installed = Installed::find(&args.peer, &interrupt)?;
     let outcome = soak(args, &installed, machine, &interrupt)?;
-    // Written before the verdict counts, so that a failed soak can be examined.
+    // The result is written before the verdict is checked, so that a failed soak can be examined.
     report::write(&args.output.join("soak.json"), &report::json(&outcome)?)?;
     if args.json {
         report::print_json(&outcome)?;
@@ -152,7 +153,7 @@ fn soak(
     let [client, exit] = daemons.map(|daemon| daemon.balance(interrupt));
     let (client, exit) = (client?, exit?);
     eprintln!("measuring the capacity again");
-    // A failure here must not lose the result of the minutes before. A capacity of 0 fails the verdict.
+    // If this fails, the result of the minutes before must not be lost. A capacity of 0 fails the verdict.
     let after = capacity(&bed, args.capacity_seconds).unwrap_or_else(|problem| {
         eprintln!("the capacity could not be measured again: {problem:#}");
         0.0
@@ -177,7 +178,7 @@ fn soak(
 fn capacity(bed: &Bed<'_>, seconds: u32) -> anyhow::Result<f64> {
     let mut measured = Vec::new();
     for _ in 0..MEASUREMENTS {
-        // The load goes up too, so this is the capacity in its direction.
+        // The load goes up as well, so this is the capacity in the load's direction.
         let outcome = bed.run(Test::Tcp { flows: load::FLOWS, ways: Ways::Up }, seconds)?;
         measured.push(outcome.gbit_per_s().context("the capacity was not measured")? * 1e3);
     }

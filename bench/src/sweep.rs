@@ -3,7 +3,7 @@
 //!
 //! A cell is a fresh tunnel between two fresh hosts, over a veth pair or a [`crate::wire`], with eight TCP flows to the
 //! exit and a ping beside them. Cells run in random order, so that drift affects all alike. [`choice`] compares pairs
-//! of cells that differ in one value only.
+//! of cells that differ in only one value.
 
 mod choice;
 mod grid;
@@ -44,7 +44,8 @@ const OVERHEAD: Duration = Duration::from_millis(2_500);
 /// The combinations and the networks.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Caps of one transmit, SEGMENTS/DATAGRAMS; the first value of each axis is chosen unless another is clearly better
+    /// Caps of one transmit, as SEGMENTS/DATAGRAMS. On each axis, the first value is chosen unless another is clearly
+    /// better
     #[arg(long, value_delimiter = ',', default_value = "40/80,10/20")]
     caps: Vec<Caps>,
     /// MTUs of the tunnel
@@ -59,7 +60,8 @@ pub(crate) struct Args {
     /// Networks
     #[arg(long, value_enum, value_delimiter = ',', default_value = "clean,30ms,100ms,lossy")]
     nets: Vec<Net>,
-    /// Queues of the lesson about queue size, in milliseconds, on the 30 ms network with the first value of each axis
+    /// Queue lengths for the lesson about queue size, in milliseconds. The lesson uses the 30 ms network and the
+    /// first value of each axis
     #[arg(long, value_delimiter = ',', default_value = "1,3,10,30,100,300")]
     lesson: Vec<u32>,
     /// Leave out the lesson about queue size
@@ -112,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (measured, ended) = sweep.go_through(&plan);
     let remarks = sweep.remarks;
     if measured.is_empty() {
-        // An interrupt explains more than the lack of figures.
+        // An interrupt explains more than the message about missing figures.
         ended?;
         bail!("no cell gave a figure: {}", remarks.join("; "));
     }
@@ -252,10 +254,10 @@ impl Sweep<'_> {
         let test = Test::Tcp { flows: RTT_UNDER_FLOWS, ways: Ways::Up };
         let outcome = bed.run(test, self.args.seconds)?;
         let after = state()?;
-        // An interrupted test returns early, with figures that mean nothing.
+        // An interrupted test returns early, with figures that have no meaning.
         self.interrupt.check()?;
         let dropped_at_queue = before.zip(after).map(|(before, after)| {
-            // The flows go up, so the queue in this direction is the one that they fill.
+            // The flows go up, so they fill the queue in this direction.
             let (before, after) = (before.up.account, after.up.account);
             let count = |one: u64, other: u64| one.saturating_sub(other);
             share(count(after.queue_full, before.queue_full), count(after.received, before.received))

@@ -92,7 +92,7 @@ fn duration(time: TimeVal) -> Duration {
 
 /// Returns this process's peak resident memory in KiB.
 ///
-/// It is `VmHWM`, because `ru_maxrss` includes the program before `exec`.
+/// This reads `VmHWM`, because `ru_maxrss` includes the program before `exec`.
 pub(crate) fn peak_rss_kib() -> Option<u64> {
     status_field(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }

@@ -65,8 +65,8 @@ pub(crate) struct Args {
     /// Directory for the JSON, Markdown and SVG files
     #[arg(long, value_name = "DIRECTORY", default_value = "target/warren-bench/vpn")]
     output: PathBuf,
-    /// Make the kernel track connections on both hosts of every peer, as any NAT or stateful firewall does. Warren's own rules do so
-    /// without this option
+    /// Make the kernel track connections on both hosts of every peer, as any NAT or stateful firewall does. Warren's own rules make
+    /// it do so even without this option
     #[arg(long)]
     track: bool,
     /// Also profile each peer's VPN processes with perf in one more run of the first test: flame graph and top symbols
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else if ended.is_ok() {
         bail!("no peer gave a figure: {}", remarks.join("; "));
     }
-    // The results are written by now, so an error no longer costs them.
+    // The results are written by now, so an error does not lose them.
     ended.and(profiled)
 }
 

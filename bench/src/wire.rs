@@ -104,7 +104,8 @@ struct RunArgs {
     /// Seconds to run [default: until Ctrl-C]
     #[arg(long)]
     seconds: Option<u64>,
-    /// Measure in temporary namespaces whether delay, rate, loss and the rest are as set, and print the verdict
+    /// Measure in temporary namespaces whether delay, rate, loss and the other settings take effect, and print
+    /// the verdict
     #[arg(long)]
     self_test: bool,
     /// Print the account at the end as one line of JSON instead of a table
@@ -142,7 +143,7 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
         args.device_mtu,
         args.seed,
     )?;
-    // If a namespace existed before, both get only the addresses that were given.
+    // If one of the namespaces existed before, both get only the addresses that the user gave.
     let are_ours = args.client_namespace.is_none() && args.exit_namespace.is_none();
     let defaults = |own: u8| [format!("192.0.2.{own}/24"), format!("2001:db8::{own}/64")];
     for (namespace, given, own) in [(&client, &args.client_address, 2), (&exit, &args.exit_address, 1)] {

@@ -96,7 +96,7 @@ fn next_copier_removes_what_a_killed_one_left() {
     eventually("both namespaces exist", || namespaces(&prefix) == 2);
     killed.kill().unwrap();
     killed.wait().unwrap();
-    // A killed process can clean up nothing, so its namespaces must still be there.
+    // A killed process cannot clean up, so its namespaces must still be there.
     assert_eq!(namespaces(&prefix), 2);
 
     assert!(

@@ -56,7 +56,7 @@ fn leaves_nothing(arguments: &str, count: u64) {
         let mut run = host.start(arguments, directory.path(), &mark);
         let prefix = format!("wt-{}-bench-", run.id());
         thread::sleep(Duration::from_millis(moment));
-        // A run that has already ended would prove nothing.
+        // If the run had already ended, the test would prove nothing.
         assert_eq!(run.try_wait().unwrap(), None, "it ended within {moment} ms");
 
         interrupt(&run);

@@ -89,7 +89,7 @@ fn sides_meet_between_namespaces() {
 #[test]
 fn errors_are_one_sentence() {
     for (line, part) in [
-        ("quic --seconds 0", "--seconds is 0, and must be from 0.1 to 3600"),
+        ("quic --seconds 0", "--seconds is 0, but must be from 0.1 to 3600"),
         ("quic --address 192.0.2.77", "cannot bind a UDP socket to 192.0.2.77"),
         ("quic --client-namespace wt-none", "there is no network namespace wt-none"),
         ("quic --mtu 1200 --datagram-size 1400", "a datagram of 1400 bytes does not fit"),

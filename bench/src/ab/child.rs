@@ -40,7 +40,7 @@ pub(super) fn run(
             bail!("it took longer than {} s; --timeout allows more", limit.as_secs());
         }
         tick();
-        // Noticing the end this much later changes no figure, because the command measures itself.
+        // The end is noticed a little late. That changes no figure, because the command measures itself.
         thread::sleep(LOOK);
     };
     let (output, errors) = running.end();

@@ -10,7 +10,7 @@ use crate::{
     stats::{Comparison, Probability, Ratio, Sample},
 };
 
-/// All measurements, and what follows from them.
+/// All measurements, and the results that follow from them.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
     benchmark: &'static str,
@@ -125,7 +125,8 @@ impl PerCpu {
             let used = cpu(run).filter(|used| *used > 0.0)?;
             Some(run.goodput_mbit_per_s? / used)
         };
-        // One run without the figure leaves the sample None, because means of different rounds do not compare.
+        // If one run lacks the figure, the sample is None, because means over different rounds cannot be
+        // compared.
         let sample = |side: fn(&(Measurement, Measurement)) -> &Measurement| {
             Sample::new(rounds.iter().map(|round| of_run(side(round))).collect::<Option<_>>()?)
         };

@@ -26,7 +26,7 @@ impl Progress {
 
     /// Shows the progress. One more round is run than is kept, because the first one is discarded.
     pub(super) fn round(&self, kept: u32, expected: u32, half_width: Option<f64>) {
-        // Two runs a round, and one round more than are kept.
+        // Each round has two runs, and there is one round more than are kept.
         self.expected_runs.set(2 * (expected + 1));
         self.bar.set_length(u64::from(expected));
         self.bar.set_position(u64::from(kept));

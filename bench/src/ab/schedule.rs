@@ -19,8 +19,8 @@ pub(super) struct Schedule {
 impl Schedule {
     /// Returns whether there are enough rounds.
     ///
-    /// The width alone decides. A rule that stops as soon as a difference shows would sooner or later find one between
-    /// equal variants.
+    /// The width alone decides. A rule that stops at the first sign of a difference would sooner or later find one
+    /// between equal variants.
     pub(super) fn is_done(&self, kept: u32, half_width: Option<f64>) -> bool {
         kept >= self.max || (kept >= self.min && half_width.is_some_and(|width| width <= self.precision))
     }

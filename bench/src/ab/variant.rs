@@ -1,4 +1,4 @@
-//! One variant: how it runs, and which number it gives.
+//! One variant: its command, and the figure that it gives.
 
 use std::{fmt, process::Command, time::Duration};
 

@@ -156,7 +156,7 @@ impl Tunnel {
                     let accepted = self.endpoint.accept(incoming, now, &mut answer, None);
                     self.connection = Some(accepted.ok().context("cannot take the client's connection")?);
                 }
-                // Only the other side sends here, so nobody needs a response.
+                // Only the other side sends here, and it needs no response.
                 Some(DatagramEvent::Response(_)) | None => {}
             }
         }
@@ -168,7 +168,7 @@ impl Tunnel {
         let Some((_, connection)) = &mut self.connection else { return };
         while let Some(datagram) = connection.datagrams().recv() {
             let flags = if datagram.first() == Some(&1) { Flags::PARTIAL_CHECKSUM } else { Flags::NONE };
-            // The other end sends only valid packets, so a refused packet is not worth an error.
+            // The other end sends only valid packets, so an error is not needed for a refused one.
             let _ = self.coalescer.push(flags, Packet(datagram));
         }
         let file = &self.device.file;

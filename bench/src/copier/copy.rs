@@ -27,9 +27,9 @@ pub(crate) struct Direction {
     pub(crate) super_packets: u64,
     /// Bytes of IP packets. Headers count once per super-packet.
     pub(crate) bytes: u64,
-    /// Writes that the kernel refused: dropped packets.
+    /// Writes that the kernel refused. Their packets were dropped.
     pub(crate) refused: u64,
-    /// What this direction's thread used.
+    /// The resource use of this direction's thread.
     pub(crate) usage: Usage,
 }
 

@@ -27,7 +27,7 @@ const UDP_HEADERS: f64 = 28.0;
 /// Bytes of IPv4 and TCP headers with time stamps.
 const TCP_HEADERS: f64 = 52.0;
 /// Several streams, because one stream has too few packets to measure a small loss. Their ports also spread them over a
-/// tunnel's connections: some share the bulk flow's, others don't.
+/// tunnel's connections. Some of them share the bulk flow's connection, and others do not.
 const VOICE: Shape = Shape { streams: 8, payload: 200, per_second: 8.0 * 50.0 };
 /// Pause after each test, in which queues empty and closed connections end.
 const REST: Duration = Duration::from_millis(500);
@@ -92,7 +92,7 @@ impl<'a> Bed<'a> {
             Test::Native { way } => self.native(way),
             Test::Memory => self.memory(),
         };
-        // Also after a failed test, because its flows end as well.
+        // The rest also follows a failed test, because its flows end as well.
         self.interrupt.wait(Some(REST));
         self.interrupt.check()?;
         outcome.map(Some)
@@ -176,7 +176,8 @@ impl<'a> Bed<'a> {
         Ok(of_bulk(&reading).with(Figure::NativeMbitPerS, beside.mbit_per_s()))
     }
 
-    /// Measures the memory under load before and after the path passes nothing for five seconds.
+    /// Measures the memory under load, before and after a time of five seconds in which the path passes
+    /// nothing.
     fn memory(&self) -> anyhow::Result<Outcome> {
         const DARK: Duration = Duration::from_secs(5);
         /// Time for the repair of lost packets, and for the allocator to return memory to the kernel.

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Bytes of an Ethernet header. Packets inside a tunnel have none.
 const ETHERNET: u64 = 14;
 
-/// What is measured, in which direction.
+/// The parts that are measured, and the direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meter<'a> {
     pub(super) topology: &'a Topology,
@@ -31,7 +31,7 @@ pub(super) struct Meter<'a> {
     pub(super) interrupt: &'a Interrupt,
 }
 
-/// What was measured.
+/// The measured values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Reading {
     seconds: f64,
@@ -50,8 +50,8 @@ pub(super) struct Reading {
 impl Meter<'_> {
     /// Measures for a time. `count` returns the payload received so far.
     pub(super) fn measure(&self, time: Duration, count: &dyn Fn() -> u64) -> anyhow::Result<Reading> {
-        // At the start, the payload is counted last, and at the end first. So it is never counted over a longer time than
-        // its cost.
+        // At the start, the payload is counted last. At the end, it is counted first. So it is never counted over a
+        // longer time than its cost.
         let (wire, device, cpu) = (self.wire()?, self.device.received()?, self.cpu());
         let (start, first) = (Instant::now(), count());
         let longest_gap = self.watch(start, time, count)?;
@@ -60,7 +60,7 @@ impl Meter<'_> {
         let frames = after.account.received - wire.account.received;
         let dropped = |of: &DirectionState| of.account.queue_full + of.account.codel + of.account.policed;
         let wire_bytes = after.account.received_bytes - wire.account.received_bytes;
-        // This machine lost these frames, not the path. One in a thousand is tolerated.
+        // This machine lost these frames, not the path. A loss of one in a thousand is tolerated.
         let missed = after.missed - wire.missed;
         anyhow::ensure!(
             missed.saturating_mul(1_000) <= frames,
@@ -146,7 +146,7 @@ impl Reading {
         for (what, bytes) in [(device, self.device_bytes), ("the wire", self.wire_bytes)] {
             anyhow::ensure!(
                 bytes >= least,
-                "{} bytes arrived, but only {bytes} passed {what}: not all went through the tunnel",
+                "{} bytes arrived, but only {bytes} passed {what}: some did not go through the tunnel",
                 self.bytes
             );
         }

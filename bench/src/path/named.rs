@@ -32,7 +32,8 @@ const PATHS: [(&str, &str, Script); 18] = [
     ("1%", "delay=15ms rate=200mbit queue=30ms loss=1%", Script::Nothing),
     ("3%", "delay=15ms rate=200mbit queue=30ms loss=3%", Script::Nothing),
     ("5%", "delay=15ms rate=200mbit queue=30ms loss=5%", Script::Nothing),
-    // Bursts of four frames on average that lose 1 % of all frames: a burst starts with a chance of 0.01 x 0.25 / 0.99.
+    // Bursts have four frames on average and lose 1 % of all frames. So a burst starts with a probability of 0.01 x
+    // 0.25 / 0.99.
     ("bursts", "delay=15ms rate=200mbit queue=30ms burst=0.2525%:25%", Script::Nothing),
     ("far", "delay=75ms rate=200mbit queue=30ms loss=0.05%", Script::Nothing),
     ("far-lossy", "delay=75ms rate=200mbit queue=30ms loss=1%", Script::Nothing),
@@ -59,7 +60,7 @@ impl Path {
         Change::clear().and(&self.settings)
     }
 
-    /// Returns the rate that the path has room for, in Mbit/s of frames. None without a limit.
+    /// Returns the path's capacity in Mbit/s of frames. None without a limit.
     pub(super) fn mbit_per_s(&self) -> Option<f64> {
         let bits = Settings::after(&self.settings).bottleneck()?;
         Some(float(bits) * 1e-6)
@@ -113,7 +114,7 @@ impl FromStr for Path {
 }
 
 impl fmt::Display for Path {
-    /// Writes the name, and what the path is.
+    /// Writes the path's name and settings.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let script = match self.script {
             Script::Nothing => "",

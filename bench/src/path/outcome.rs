@@ -1,4 +1,4 @@
-//! The figures of one test: what they are called, and which of two is better.
+//! The figures of one test: their names, and whether a higher or a lower value is better.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ impl Figure {
         }
     }
 
-    /// Returns which value is better, for figures that Warren must not be worse in.
+    /// Returns whether a higher or a lower value is better. None for figures in which Warren may be worse.
     pub(super) fn better(self) -> Option<Better> {
         match self {
             Self::MbitPerS => Some(Better::Higher),

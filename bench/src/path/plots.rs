@@ -24,7 +24,7 @@ pub(super) fn write(results: &Results, paths: &[Path], directory: &FilePath) -> 
                 .iter()
                 .map(|tunnel| (tunnel.name.clone(), points(results, &by_loss, &tunnel.name, test)))
                 .collect();
-            // A single path gives no line.
+            // A single path does not make a line.
             if by_loss.len() > 1 && lines.iter().any(|(_, points)| !points.is_empty()) {
                 let file = directory.join(format!("loss-{test}.svg"));
                 plot::write(&file, SIZE, |area| draw(area, &test.title(), &by_loss, &lines))?;
@@ -57,7 +57,8 @@ fn points(results: &Results, by_loss: &[(f64, &str)], tunnel: &str, test: Test) 
         .collect()
 }
 
-/// Draws a line for each tunnel. Losses stand at equal distances, because they differ by orders of magnitude.
+/// Draws a line for each tunnel. The losses are drawn at equal distances, because they differ by orders of
+/// magnitude.
 fn draw(
     area: &Area<'_>,
     title: &str,

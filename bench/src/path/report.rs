@@ -1,4 +1,5 @@
-//! The report of a run: one table of medians, their ranges, and where Warren is worse than wireguard-go.
+//! The report of a run: a table of medians, their ranges, and the rows in which Warren is worse than
+//! wireguard-go.
 
 use std::{fmt::Write as _, path::Path as FilePath};
 
@@ -8,7 +9,7 @@ use crate::{
     stats::{Better, Comparison, Sample, Verdict},
 };
 
-/// The tunnel that Warren must not be worse than.
+/// The tunnel to which Warren is compared. Warren should not be worse.
 const REFERENCE: &str = "wireguard-go";
 /// A figure counts as worse if it is worse by more than this share. A percentage must also be worse by more than
 /// `POINTS` percentage points.
@@ -58,7 +59,7 @@ impl Row {
             }
             None => "in too few rounds to tell",
         };
-        Some(format!("{}: {} and not {}, {how}", self.title(), cell(new), cell(old)))
+        Some(format!("{}: {} instead of {}, {how}", self.title(), cell(new), cell(old)))
     }
 }
 
@@ -195,7 +196,7 @@ mod tests {
     fn shortfall_is_told_with_whether_it_is_noise() {
         let lines = shortfalls(&results(), &paths()).join("\n");
         assert!(lines.starts_with("warren is worse than wireguard-go in 2 rows."), "{lines}");
-        assert!(lines.contains("1%: ping beside CUBIC x1 down, lost %: 2.00 and not 1.00"), "{lines}");
+        assert!(lines.contains("1%: ping beside CUBIC x1 down, lost %: 2.00 instead of 1.00"), "{lines}");
         assert!(!lines.contains("Mbit/s"), "{lines}");
     }
 

@@ -1,4 +1,4 @@
-//! The results of a run, as they are in the JSON, and what is left to measure.
+//! The results of a run, as in the JSON, and the tests that are left to measure.
 
 use std::{collections::BTreeMap, path::Path as FilePath};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{report, stats::Sample};
 
-/// How a run measures. A run can be resumed only with the same plan.
+/// The parameters of a run. A run can be resumed only with the same plan.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Plan {
     /// Measured seconds of a test.
@@ -59,14 +59,15 @@ pub(super) struct Results {
 impl Results {
     /// Reads the results of an interrupted run.
     pub(super) fn read(file: &FilePath) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read {}; without --resume a run starts anew", file.display()))?;
+        let text = std::fs::read_to_string(file).with_context(|| {
+            format!("cannot read {}; leave --resume out to start a new run", file.display())
+        })?;
         serde_json::from_str(&text).with_context(|| format!("cannot understand {}", file.display()))
     }
 
     /// Writes the results. A crash of the program leaves the old file or the new one, never a part.
     pub(super) fn write(&self, file: &FilePath) -> anyhow::Result<()> {
-        // Beside the old file, because rename(2) does not cross file systems.
+        // The new file is beside the old one, because rename(2) does not cross file systems.
         let new = file.with_extension("json.new");
         report::write(&new, &(report::json(self)? + "\n"))?;
         // rename(2) replaces the file in one step.
@@ -123,7 +124,7 @@ impl Results {
         self.outcomes(path, tunnel, test).flat_map(|outcome| outcome.rtt_ms.iter().copied()).collect()
     }
 
-    /// Returns the most memory of the client and of the exit of a tunnel, over all paths and rounds.
+    /// Returns the largest memory use of a tunnel's client and exit, over all paths and rounds.
     pub(super) fn peak_rss_mib(&self, tunnel: &str) -> (Option<f64>, Option<f64>) {
         let most = |of: fn(&Visit) -> Option<f64>| {
             self.visits.iter().filter(|visit| visit.tunnel == tunnel).filter_map(of).reduce(f64::max)

@@ -60,7 +60,7 @@ pub(super) struct Shape {
 pub(super) struct Streams {
     stop_sending: Interrupt,
     stop_hearing: Interrupt,
-    /// The number that the next packet of each stream gets.
+    /// The number of the next packet of each stream.
     next: Arc<AtomicU32>,
     sender: Option<JoinHandle<anyhow::Result<Sent>>>,
     receivers: Vec<JoinHandle<anyhow::Result<Vec<Heard>>>>,
@@ -104,7 +104,7 @@ impl Streams {
         self.next.load(Relaxed)
     }
 
-    /// Ends the streams, and returns what became of the packets from one mark to another.
+    /// Ends the streams, and returns the quality of the packets from one mark to another.
     pub(super) fn finish(mut self, from: u32, to: u32, interrupt: &Interrupt) -> anyhow::Result<Quality> {
         self.stop_sending.set();
         let refused = join(self.sender.take().context("the streams ended before")?)?;
@@ -174,7 +174,7 @@ fn send(sockets: &[UdpSocket], shape: Shape, next: &AtomicU32, stop: &Interrupt)
             let Some((_, (refused, socket))) = turn.get_mut(place) else { break };
             let number = next.load(Relaxed);
             packet.splice(4..8, number.to_be_bytes());
-            // The delay counts from here, so it includes the call.
+            // The delay is measured from here, so it includes the call.
             packet.splice(8..MARK, u64::try_from(now().as_nanos())?.to_be_bytes());
             match socket.send(&packet) {
                 Ok(_) => {}

@@ -38,7 +38,7 @@ pub(super) enum Congestion {
     Bbr,
 }
 
-/// How fast a UDP stream is.
+/// The rate of a UDP stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Rate {
     /// Mbit/s of payload.
@@ -71,7 +71,8 @@ impl Congestion {
 }
 
 impl Rate {
-    /// Returns Mbit/s of payload. None if the path has no rate to take a share of, or has no room for the stream.
+    /// Returns Mbit/s of payload. None if a share is asked for but the path has no rate, or if the path has no
+    /// room for the stream.
     pub(super) fn on(self, path_mbit_per_s: Option<f64>) -> Option<f64> {
         /// The largest part of the path's rate that the payload may have. The headers of tunnel and link need the rest.
         const MOST: f64 = 0.8;

@@ -31,7 +31,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
             Ok(Request::Send(on)) => worker.send(on).map(|()| Answer::Done),
             Ok(Request::Snapshot) => worker.snapshot().map(|snapshot| Answer::Snapshot(Box::new(snapshot))),
             Err(error) => {
-                bail!("cannot understand {line:?}: {error}; `--side exit` is for this program itself")
+                bail!("cannot understand {line:?}: {error}; only this program itself uses `--side exit`")
             }
         };
         say(&answer.unwrap_or_else(|error| Answer::Failed(format!("{error:#}"))))?;

@@ -109,18 +109,18 @@ impl Options {
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         for (name, seconds, least) in [("--seconds", self.seconds, 0.1), ("--warm-up", self.warm_up, 0.0)] {
             if !(least..=3_600.0).contains(&seconds) {
-                bail!("{name} is {seconds}, and must be from {least} to 3600");
+                bail!("{name} is {seconds}, but must be from {least} to 3600");
             }
         }
         if self.mtu < MINIMUM_MTU {
-            bail!("--mtu is {}, and must be at least {MINIMUM_MTU}", self.mtu);
+            bail!("--mtu is {}, but must be at least {MINIMUM_MTU}", self.mtu);
         }
         if self.datagram_size.is_some_and(|size| size == 0) {
             bail!("--datagram-size must be at least 1");
         }
         if self.datagram_size.is_some() && self.mode == Mode::Stream {
             bail!(
-                "--datagram-size is given, and a stream has no datagrams; leave it out or use --mode datagrams"
+                "--datagram-size is given, but a stream has no datagrams; leave it out or use --mode datagrams"
             );
         }
         Ok(())

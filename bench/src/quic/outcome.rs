@@ -39,7 +39,7 @@ pub(super) struct Outcome {
     acknowledgements: Acknowledgements,
     /// QUIC packets that the senders declared lost.
     packets_lost: u64,
-    /// Datagrams that connections accepted and no application received, over the whole run. None in stream mode.
+    /// Datagrams that connections accepted but no application received, over the whole run. None in stream mode.
     datagrams_missing: Option<u64>,
     rtt_ms: Option<Rtt>,
     client: SideOutcome,
@@ -48,7 +48,7 @@ pub(super) struct Outcome {
     machine: Machine,
 }
 
-/// CPU time of whole processes. Only the sum is known where both sides send and receive.
+/// CPU time of whole processes. If both sides send and receive, only the sum is known.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Cost {
     /// Per cent of one core.
@@ -65,7 +65,7 @@ struct Cost {
 struct Acknowledgements {
     /// ACK frames for each UDP datagram of the senders.
     acks_per_data_packet: Option<f64>,
-    /// UDP datagrams of the receiver for each one of the sender. A receiver that sends no payload sends nothing but
+    /// UDP datagrams of the receiver for each one of the sender. A receiver that sends no payload sends only
     /// acknowledgements.
     ack_only_per_data_packet: Option<f64>,
 }
@@ -90,7 +90,7 @@ impl Outcome {
         let direction = options.direction;
         let [to_client, to_exit] = match options.mode {
             Mode::Datagrams => [at_client.datagrams, at_exit.datagrams],
-            // A side that only sends receives nothing but acknowledgements, which do not count.
+            // A side that only sends receives only acknowledgements, which do not count.
             Mode::Stream => [
                 if direction.is_down() { client.totals.udp_datagrams_received } else { 0 },
                 if direction.is_up() { exit.totals.udp_datagrams_received } else { 0 },

@@ -43,7 +43,7 @@ pub(super) enum Command {
     Stop,
 }
 
-/// Where to connect. The answer comes once all connections are up or one has failed.
+/// The exit to connect to. The answer comes once all connections are up or one has failed.
 pub(super) struct Connect {
     pub(super) remote: SocketAddr,
     pub(super) exit_key: PublicKey,
@@ -96,7 +96,7 @@ enum Filled {
 }
 
 impl Traffic {
-    /// Must be called inside the side's runtime, which its timer belongs to.
+    /// Must be called inside the side's runtime, to which its timer belongs.
     pub(super) fn new(
         endpoint: Endpoint,
         options: Options,
@@ -110,7 +110,7 @@ impl Traffic {
             links: Vec::new(),
             sending: false,
             waiting: None,
-            // As long as the longest datagram.
+            // The source is as long as the longest datagram.
             source: vec![0x5a; usize::from(u16::MAX)],
             arena: BytesMut::with_capacity(ARENA),
             delivered: Count::default(),
@@ -133,7 +133,7 @@ impl Traffic {
         if self.stopping {
             return Poll::Ready(());
         }
-        // What arrives may free buffers, so it is handled before they are filled.
+        // Received packets may free buffers, so they are handled before the buffers are filled.
         let mut busy = self.take_carrier(cx);
         busy |= self.fill_connections();
         self.endpoint.flush(cx);
@@ -347,7 +347,7 @@ impl Traffic {
 impl RttSampler {
     fn new() -> Self {
         let mut tick = interval(RTT_INTERVAL);
-        // A late turn takes one sample, not one for each tick that it missed.
+        // A late turn takes only one sample, even if it missed several ticks.
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         Self { tick: Box::pin(tick), samples: Vec::new() }
     }

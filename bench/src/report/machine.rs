@@ -12,7 +12,8 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
     /// TCP's congestion control. New namespaces inherit it.
     pub(crate) tcp: String,
-    /// The load average of the last minute. Load beyond what the benchmark itself causes comes from other programs.
+    /// The load average of the last minute. Any load that the benchmark itself does not cause comes from other
+    /// programs.
     pub(crate) load: String,
 }
 

@@ -67,8 +67,7 @@ pub(crate) fn number(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Formats a figure with about three significant digits. A figure smaller than
-/// `below` has `places` decimal places.
+/// Formats a figure with about three significant digits. A figure below `below` has `places` decimal places.
 pub(crate) fn figure(value: f64, (below, places): (f64, usize)) -> String {
     match value.abs() {
         size if size >= 1_000.0 => number(value),

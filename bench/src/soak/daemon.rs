@@ -1,4 +1,4 @@
-//! What a daemon reports about itself: `warren status --json` and its log.
+//! Reads a daemon's reports about itself: `warren status --json` and its log.
 
 use std::{
     collections::BTreeMap,
@@ -161,13 +161,13 @@ impl Sum {
 impl fmt::Display for Sum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { left, right, .. } = self;
-        if self.holds() { write!(f, "{left}") } else { write!(f, "{left} and not {right}") }
+        if self.holds() { write!(f, "{left}") } else { write!(f, "{left} is not {right}") }
     }
 }
 
 impl Balance {
     pub(super) fn holds(&self) -> bool {
-        // The sums of an unused tunnel are 0 on both sides, which proves nothing.
+        // The sums of an unused tunnel are 0 on both sides, so they would prove nothing.
         self.sums.iter().all(Sum::holds) && self.sums.iter().all(|sum| sum.left > 0)
     }
 

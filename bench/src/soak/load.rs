@@ -25,7 +25,7 @@ pub(super) const FLOWS: u32 = 4;
 /// The share of UDP in the load.
 const UDP_SHARE: f64 = 0.1;
 const UDP_PAYLOAD: u16 = 1_200;
-/// The port of the short connections, apart from those of iperf3.
+/// The port of the short connections. It differs from iperf3's ports.
 const PORT: u16 = 5_300;
 /// Pause between two short connections.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SLACK: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What was sent and what arrived.
+/// The traffic that was sent, and the traffic that arrived.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Carried {
     pub(super) tcp_offered_mbit_per_s: f64,
@@ -64,7 +64,7 @@ pub(super) fn carry_while<T>(
     // Ends the load early, after an interrupt or an error of `watch`.
     let halt = Interrupt::default();
     let (stop, stop_echo) = (Interrupt::default(), Interrupt::default());
-    // Bound before the threads start, so that the first connection finds it.
+    // The listener is bound before the threads start, so that the first connection finds it.
     let listener = {
         let address = bed.tunnel.client_address.clone();
         let listen = move || TcpListener::bind((address.as_str(), PORT)).context("cannot listen");

@@ -1,4 +1,4 @@
-//! The verdict on a soak: a pure function of what was measured.
+//! The verdict on a soak: a pure function of the measurements.
 
 use serde::Serialize;
 use statrs::statistics::Statistics as _;
@@ -17,7 +17,7 @@ const WARM_UP_SECONDS: f64 = 60.0;
 const GROWTH_SHARE: f64 = 0.1;
 /// The limit for growth by the hour, as the slope of the line through the samples after warm-up.
 const GROWTH_MIB_PER_HOUR: f64 = 1.0;
-/// The shortest run whose growth by the hour is judged: half an hour, less the seconds after its last sample. In ten minutes, a
+/// The shortest run whose growth per hour is judged: half an hour, minus the seconds after its last sample. In ten minutes, a
 /// single step of 150 KiB would exceed the limit.
 const GROWTH_SECONDS: f64 = 1_780.0;
 /// The share of the capacity that must be left after the load. The machine itself varies by less.
@@ -80,9 +80,9 @@ pub(super) fn judge(
         };
         let [client, exit] = ends.each_ref().map(End::rss_range);
         format!(
-            "passed: {seconds:.0} s at {:.0} Mbit/s of TCP and {:.0} of UDP, of a capacity of {before:.0} before it and \
-             {after:.0} after it, {packets} packets through the client's TUN, all accounted for, {drops} dropped; memory \
-             {client} (client) and {exit} (exit), {growth}, no more descriptors or threads, no warning, {} short \
+            "passed: {seconds:.0} s at {:.0} Mbit/s of TCP and {:.0} of UDP, of a capacity of {before:.0} before the \
+             load and {after:.0} after it, {packets} packets through the client's TUN, all accounted for, {drops} dropped; \
+             memory {client} (client) and {exit} (exit), {growth}, no more descriptors or threads, no warning, {} short \
              connections whole",
             carried.tcp_mbit_per_s, carried.udp_offered_mbit_per_s, carried.connections,
         )
@@ -115,7 +115,7 @@ impl End {
 
     fn faults(&self) -> Vec<String> {
         let name = self.name;
-        // The first sample after warm-up is the base, so that what a daemon needs to start does not count as growth.
+        // The first sample after warm-up is the base, so that memory for a daemon's start does not count as growth.
         let first = self.samples.first().map(|(_, first)| *first).unwrap_or_default();
         let most =
             |of: fn(&ProcessSample) -> u64| self.samples.iter().map(|(_, one)| of(one)).max().unwrap_or(0);

@@ -17,7 +17,7 @@ impl Sample {
             return None;
         }
         let mut ordered = values.clone();
-        // All values are finite, so this order is that of the numbers.
+        // All values are finite, so `total_cmp` orders them like numbers.
         ordered.sort_by(f64::total_cmp);
         Some(Self { values, ordered })
     }
@@ -31,7 +31,7 @@ impl Sample {
     }
 
     /// Returns the count for a calculation.
-    #[expect(clippy::cast_precision_loss, reason = "nobody measures 2^52 times")]
+    #[expect(clippy::cast_precision_loss, reason = "no sample has 2^52 measurements")]
     pub(crate) fn n(&self) -> f64 {
         self.values.len() as f64
     }
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(Sample::new(vec![f64::INFINITY]), None);
     }
 
-    /// By hand: 2, 4, 4, 4, 5, 5, 7, 9 has mean 5 and, over n, deviation 2.
+    /// Computed by hand: 2, 4, 4, 4, 5, 5, 7, 9 has a mean of 5 and, with n as the divisor, a deviation of 2.
     #[test]
     fn deviation_is_the_unbiased_one() {
         let sample = Sample::new(vec![2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();

@@ -65,8 +65,8 @@ impl fmt::Display for Verdict {
             ),
             Self::TooSmallToTell { low, high, p, precision } => write!(
                 f,
-                "The difference is too small to tell from these rounds: anything between {low:+.1} % and {high:+.1} % fits \
-                 (95 % interval, p {}), which is wider than the ±{precision:.1} % asked for.",
+                "These rounds are too few to show a difference: anything between {low:+.1} % and {high:+.1} % is possible \
+                 (95 % interval, p {}), which is wider than the requested ±{precision:.1} %.",
                 Probability(*p),
             ),
         }

@@ -19,13 +19,14 @@ pub(super) struct Choice {
     pub(super) effects: Vec<Effect>,
 }
 
-/// One value compared to the first of its axis, everything else equal.
+/// One value compared to the first value of its axis, with everything else equal.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Effect {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) pairs: usize,
-    /// The ratio of goodput with its 95 % interval, as the two below. None if too few pairs have the figure.
+    /// The ratio of goodput with its 95 % interval. The two fields below have the same form. None if too few
+    /// pairs have the figure.
     pub(super) goodput: Option<Ratio>,
     pub(super) cpu_per_gb: Option<Ratio>,
     pub(super) rtt: Option<Ratio>,

@@ -29,7 +29,7 @@ pub(super) fn write(results: &Results, directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Draws the heat map: the darker a cell, the nearer its goodput to the best of its network.
+/// Draws the heat map. A darker cell has a goodput nearer to the best of its network.
 fn heat_map(area: &Area<'_>, results: &Results) -> anyhow::Result<()> {
     let all = cells(&results.cells);
     let map = HeatMap::new(&all)?;
@@ -71,7 +71,7 @@ impl HeatMap {
                 columns.push(column);
             }
             let row = row_name(cell);
-            // A cell without a queue stands in the rows of all queues.
+            // A cell without a queue appears in the rows of all queues.
             if (cell.setting.queue.is_some() || !has_queues) && !rows.contains(&row) {
                 rows.push(row);
             }
@@ -138,7 +138,7 @@ impl HeatMap {
     }
 }
 
-/// Returns how dark a cell is. The scale starts at half of the best, so that differences show.
+/// Returns how dark a cell is. The scale starts at half of the best value, so that differences are visible.
 fn shade(part: f64) -> f64 {
     0.08 + 0.92 * ((part - 0.5) / 0.5).clamp(0.0, 1.0)
 }

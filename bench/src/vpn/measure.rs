@@ -1,7 +1,7 @@
 //! The resource use of the VPN processes of both ends, from /proc: CPU seconds, context switches, peak memory.
 //!
-//! It does not include kernel work for a process that runs outside of it (softirqs in another process's send call). On a
-//! veth pair, most of that work runs in the sender's own system call.
+//! It does not include kernel work that is done for a process but runs in another one (softirqs in another process's
+//! send call). On a veth pair, most of that work runs in the sender's own system call.
 
 use std::fs;
 

@@ -112,7 +112,7 @@ pub(crate) struct Outcome {
     pub(crate) down_gbit_per_s: Option<f64>,
     pub(crate) packets_per_s: Option<f64>,
     pub(crate) offered_packets_per_s: Option<f64>,
-    /// The share of packets that were lost, of those that the sender's kernel accepted.
+    /// The share of lost packets among those that the sender's kernel accepted.
     pub(crate) lost: Option<f64>,
     /// Received payload in GB of 10^9 bytes.
     pub(crate) gigabytes: f64,
@@ -158,7 +158,7 @@ pub(crate) struct Bed<'a> {
 impl Bed<'_> {
     /// Runs one test.
     pub(crate) fn run(&self, test: Test, seconds: u32) -> anyhow::Result<Outcome> {
-        // CPU time is counted over the whole test, as is the payload that it is divided by.
+        // CPU time is counted over the whole test, and so is the payload by which it is divided.
         let start = self.used();
         let outcome = match test {
             Test::Tcp { flows, ways: Ways::Both } => self.both_ways(flows, seconds),
@@ -202,7 +202,8 @@ impl Bed<'_> {
         let Tunnel { client_address, exit_address, .. } = self.tunnel;
         let found = carry(self.topology, client_address, exit_address, stream, self.interrupt)?;
         let Delivered { sent, received, received_bytes, in_time, in_time_bytes, seconds } = found;
-        // Rates count what arrived while the sender ran. The loss counts later packets as received too.
+        // Rates count the packets that arrived while the sender ran. The loss counts later packets as
+        // received too.
         let outcome = Outcome {
             up_gbit_per_s: Some(float(in_time_bytes) * 8.0 / GB / seconds),
             packets_per_s: Some(float(in_time) / seconds),

@@ -77,7 +77,7 @@ fn draw_bars(area: &Area<'_>, report: &Report, title: &str, metrics: &[Metric]) 
     let figure = |metric: Metric, peer| Figure::of(metric, peer, &report.visits);
     let peers = report.peers.len();
     let all = metrics.iter().flat_map(|&metric| (0..peers).filter_map(move |peer| figure(metric, peer)));
-    // Above the highest bar there must be room for its value.
+    // The value of the highest bar needs room above the bar.
     let top = all.map(|figure| figure.median).fold(0.0, f64::max).max(1e-9) * 1.12;
     let groups = position(metrics.len());
     let mut chart = ChartBuilder::on(area)
@@ -108,8 +108,8 @@ fn draw_bars(area: &Area<'_>, report: &Report, title: &str, metrics: &[Metric]) 
             .map(|&(left, height)| Text::new(short(height), (left, height + top * 0.03), (FONT, 11)));
         chart.draw_series(values)?;
     }
-    // The plot begins after a margin of 12 pixels and labels of 56. With the other margin, it is 80 narrower than the
-    // picture.
+    // The plot begins after a margin of 12 pixels and labels of 56 pixels. With the margin on the other side, it is
+    // 80 pixels narrower than the picture.
     let (left, bottom) = (68, i32::try_from(SIZE.1)? - 34);
     let step = (f64::from(SIZE.0) - 80.0) * (1.0 - LEGEND) / groups;
     for (group, metric) in metrics.iter().enumerate() {

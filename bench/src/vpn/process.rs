@@ -44,7 +44,7 @@ impl Group {
     fn is_gone_within(&mut self, group: Pid, patience: Duration) -> bool {
         let start = Instant::now();
         loop {
-            // A dead child stays in its group until somebody has waited for it.
+            // A dead child stays in its group until its parent has waited for it.
             let ended = !matches!(self.child.try_wait(), Ok(None));
             if ended && test_kill_process_group(group).is_err() {
                 return true;
@@ -154,7 +154,7 @@ impl Running {
     /// Ends the command and all that it started, and returns its standard output and standard error.
     pub(crate) fn end(self) -> (String, String) {
         let Self { group, output, errors } = self;
-        // A process that is left in the group may hold the pipes open, and the readers would wait for it.
+        // A process that is left in the group may keep the pipes open, and the readers would wait for it.
         drop(group);
         let text = |reader: Option<JoinHandle<String>>| reader.and_then(|reader| reader.join().ok());
         (text(output).unwrap_or_default(), text(errors).unwrap_or_default())
@@ -209,7 +209,7 @@ pub(crate) fn run_whatever_it_returns(
     let name = name.to_string_lossy().into_owned();
     let mut running = Running::start(command).with_context(|| format!("cannot start {name}"))?;
     let status = wait_for(&format!("the end of {name}"), limit, interrupt, || running.try_wait())?;
-    // A daemon that the command left behind is meant to stay. It has closed the pipes.
+    // A daemon that the command started must stay. It has closed the pipes.
     let (output, errors) = running.end_alone();
     Ok(Ended { name, status, output, errors })
 }
@@ -217,7 +217,7 @@ pub(crate) fn run_whatever_it_returns(
 fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is still worth showing.
+        // On an error, the output that was read before it is still shown.
         let _ = pipe.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })
@@ -225,7 +225,7 @@ fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
 
 /// Returns the last line that is not empty.
 pub(crate) fn last_words(text: &str) -> &str {
-    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing")
+    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it printed nothing")
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::{
     stats::share,
 };
 
-/// Samples per second. It is a prime number, so that samples do not keep step with periodic work.
+/// Samples per second. It is a prime number, so that samples do not coincide with periodic work.
 const SAMPLES_PER_SECOND: &str = "499";
 /// Optimised code has no frame pointers, so perf unwinds this many bytes of stack.
 const CALL_GRAPH: &str = "dwarf,16384";
@@ -41,8 +41,7 @@ pub(super) struct Profile {
 
 /// Runs a test while perf samples the VPN processes.
 pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<Profile> {
-    let perf =
-        on_path("perf").context("perf is not on this machine; Debian's package linux-perf brings it")?;
+    let perf = on_path("perf").context("perf is not on this machine; install Debian's package linux-perf")?;
     let data = bed.topology.path().join("perf.data");
     let tunnel = bed.tunnel;
     let pids: Vec<_> = tunnel.client_pids.iter().chain(&tunnel.exit_pids).map(u32::to_string).collect();

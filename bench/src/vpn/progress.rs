@@ -43,7 +43,7 @@ impl Progress {
 
     /// Notes that a peer's visit is over. `missing` of its tests were not run.
     pub(super) fn visited(&mut self, round: u32, missing: u32) {
-        // What is left of the visit's planned time: its overhead, and the tests that were not run.
+        // The rest of the visit's planned time: its overhead, and the tests that were not run.
         let of_tests = self.plan.test(round) * self.plan.tests;
         self.advance(self.plan.visit(round).saturating_sub(of_tests) + self.plan.test(round) * missing);
     }

@@ -17,7 +17,7 @@ const BUSY: f64 = 0.7;
 /// The report of a run.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// The commit of this repository's tree, which Warren and the copier were built from.
+    /// The commit of this repository's tree, from which Warren and the copier were built.
     pub(super) commit: String,
     pub(super) machine: Machine,
     pub(super) busy: bool,

@@ -56,7 +56,7 @@ impl Topology {
     pub(crate) fn create() -> anyhow::Result<Self> {
         let topology = Self::hosts()?;
         let peer = topology.exit.name();
-        // Both ends are made in their namespaces, so no end is ever among the host's devices.
+        // Both ends are made in their namespaces, so they never appear among the host's devices.
         topology.client.ip(&format!("link add {DEVICE} type veth peer name {DEVICE} netns {peer}"))?;
         topology.with_addresses()
     }
@@ -194,7 +194,7 @@ mod tests {
         let reply = topology.client.command("ping").args(["-c1", "-W2", Topology::EXIT]).output().unwrap();
         assert!(reply.status.success());
         let directory = topology.path().to_owned();
-        // Without somebody who waits for it, the child would stay as a zombie.
+        // If nobody waited for it, the child would stay as a zombie.
         let waiter = std::thread::spawn(move || sleeper.wait().unwrap());
         drop(topology);
         assert!(!waiter.join().unwrap().success());

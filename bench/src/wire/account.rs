@@ -36,7 +36,7 @@ pub(crate) struct Account {
     /// Frames that are in flight.
     pub(crate) in_flight: u64,
 
-    // The frames of these counts are counted above as well.
+    // The frames of the following counts are also counted above.
     pub(crate) marked: u64,
     pub(crate) corrupted: u64,
     pub(crate) held_back: u64,

@@ -36,11 +36,11 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Listens under a name. Fails if a wire of that name runs.
+    /// Listens under a name. Fails if a wire with that name runs.
     pub(super) fn start(name: &str, handle: Handle) -> anyhow::Result<Self> {
         let path = path(name)?;
         fs::create_dir_all(DIRECTORY).with_context(|| format!("cannot make {DIRECTORY}"))?;
-        // Only a running wire accepts connections. A socket file alone proves nothing.
+        // Only a running wire accepts connections. A socket file alone does not show that a wire runs.
         if UnixStream::connect(&path).is_ok() {
             bail!("a wire {name} runs already; choose another name with --name");
         }
@@ -70,7 +70,7 @@ impl Drop for Control {
     }
 }
 
-/// Sends a request to the wire of a name. Fails if no such wire runs, or with the wire's own error.
+/// Sends a request to the wire with this name. Fails if no such wire runs, or if the wire returns an error.
 pub(super) fn ask(name: &str, request: &str) -> anyhow::Result<State> {
     let path = path(name)?;
     let mut stream = UnixStream::connect(&path)
@@ -91,7 +91,7 @@ pub(super) fn ask(name: &str, request: &str) -> anyhow::Result<State> {
 fn serve(listener: &UnixListener, handle: &Handle, stop: &Interrupt) {
     while !stop.is_set() {
         match listener.accept() {
-            // The other side may have gone away. Then nobody needs the answer.
+            // The other side may have gone away. In that case nobody needs the answer.
             Ok((stream, _)) => drop(converse(stream, handle)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK),
             // A broken listener ends the control of the wire, but not the wire.

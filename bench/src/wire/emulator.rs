@@ -50,7 +50,7 @@ impl Wire {
         let wake = Arc::new(eventfd(0, flags).context("cannot make an event descriptor")?);
         let handle = Handle { requests: sender, wake: wake.clone() };
         let start = Instant::now();
-        // Each direction has its own random numbers. Doubling keeps the seeds of two wires apart.
+        // Each direction has its own random numbers. Doubling makes the seeds of two wires differ.
         let links = [Link::new(seed.wrapping_mul(2), start), Link::new(seed.wrapping_mul(2) + 1, start)];
         let pump = Pump { taps, links, requests, wake, start };
         let thread = thread::Builder::new().name("wire".to_owned()).spawn(|| pump.run());

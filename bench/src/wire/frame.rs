@@ -19,7 +19,7 @@ pub(super) enum Version {
     Six,
 }
 
-/// Returns the IP version by the frame's type. None for ARP and other protocols.
+/// Returns the IP version, as the frame's type gives it. None for ARP and other protocols.
 pub(super) fn version(frame: &[u8]) -> Option<Version> {
     match frame.get(12..ETHERNET)?.try_into().ok()? {
         IPV4 => Some(Version::Four),
@@ -93,7 +93,7 @@ pub(super) fn corrupt_udp(frame: &mut [u8], random: &mut Random) -> bool {
     // The checksum is a sum of 16-bit words. The headers before the payload have a whole number of words.
     let word =
         |byte: u8| if (at - payload).is_multiple_of(2) { u16::from(byte) << 8 } else { u16::from(byte) };
-    // 0 means that the sender used no checksum (RFC 768), which stays so.
+    // 0 means that the sender used no checksum (RFC 768). It stays 0.
     let has_checksum = frame.get(udp + 6..udp + 8).is_some_and(|checksum| checksum != [0, 0]);
     if has_checksum {
         amend(frame, udp + 6, word(old), word(new));
@@ -168,7 +168,7 @@ pub(super) mod tests {
         frame
     }
 
-    /// Returns whether all checksums of a frame are right, by another library.
+    /// Returns whether all checksums of a frame are right, according to another library.
     fn checksums_hold(frame: &[u8]) -> bool {
         let packet = SlicedPacket::from_ethernet(frame).unwrap();
         let Some(TransportSlice::Udp(udp)) = &packet.transport else { panic!("{packet:?}") };

@@ -1,8 +1,8 @@
 //! One direction of the wire as a pure state machine: frames and times in, frames and deadlines out.
 //!
 //! A frame passes blackout, MTU, policer, the queue before the rate, loss, corruption and delay (with jitter, reordering and
-//! duplication). Events count from the time at which they were due, not from the call that noticed them, so a late
-//! caller does not slow the link. Frames that are not held back keep their order, even if settings change.
+//! duplication). Events count from the time at which they were due, not from the call that noticed them. So a late caller
+//! does not slow the link down. Frames that are not held back keep their order, even if settings change.
 
 use std::{
     cmp::Reverse,
@@ -40,7 +40,7 @@ pub(super) struct Link {
     is_on_line: bool,
     codel: Codel,
     queued_bytes: u64,
-    /// When the line is free: the time at which the last frame that left the queue is off it.
+    /// When the line is free: the time at which the last frame that left the queue has left the line too.
     line_free: Instant,
     flying: BinaryHeap<Reverse<Flying>>,
     /// When the last frame that was not held back arrives.
@@ -271,7 +271,8 @@ impl Link {
             return 0.0;
         }
         let place = at.saturating_duration_since(self.start).as_secs_f64() / (4.0 * jitter);
-        // Drawn by time and not in sequence, so that the jitter does not depend on how many frames there are.
+        // The number depends on the time and not on earlier draws, so that the jitter does not depend on the
+        // number of frames.
         let point = |index: u64| 2.0 * random::at(self.seed, Chance::JITTER, index) - 1.0;
         let (index, rest) = (place.floor() as u64, place.fract());
         jitter * (point(index) * (1.0 - rest) + point(index + 1) * rest)
@@ -283,7 +284,8 @@ impl Link {
             Blackout::Off => false,
             Blackout::On => true,
             Blackout::Once(time) => since < time,
-            // No period of 0 can be parsed. The maximum only keeps the remainder safe.
+            // A period of 0 is refused when it is parsed. The maximum only makes sure that nothing is divided
+            // by 0.
             Blackout::Every { dark, period } => since.as_nanos() % period.as_nanos().max(1) < dark.as_nanos(),
         }
     }
@@ -298,7 +300,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Takes the tokens of a frame. Returns false if there are too few, and then takes none.
+    /// Takes the tokens of a frame. If there are too few, takes none and returns false.
     fn take(&mut self, police: Police, frame: u64, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         let full = float(police.bucket);

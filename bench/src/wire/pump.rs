@@ -55,7 +55,7 @@ impl Pump {
             if is_idle {
                 self.wait()?;
             }
-            // One request a turn, so that requests cannot hold up frames.
+            // Each turn handles only one request, so that requests cannot delay frames.
             match self.requests.try_recv() {
                 Ok(Request::Change(changes, answer)) => {
                     let now = Instant::now();
@@ -66,7 +66,7 @@ impl Pump {
                             Way::Down => down.change(change, now),
                         }
                     }
-                    // Whether anybody still waits for the answer does not matter.
+                    // Nobody may be waiting for the answer any more, which does not matter.
                     let _ = answer.send(self.state(&mark)?);
                 }
                 Ok(Request::State(answer)) => {

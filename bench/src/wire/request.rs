@@ -32,7 +32,7 @@ pub(crate) struct State {
 /// The state of one direction.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct DirectionState {
-    /// As on the command line.
+    /// The settings, in the form of the command line.
     pub(crate) settings: String,
     #[serde(flatten)]
     pub(crate) account: Account,

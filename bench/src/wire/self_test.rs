@@ -1,7 +1,7 @@
-//! `wire --self-test`: checks with real packets between namespaces that the emulator does what it is asked.
+//! `wire --self-test`: checks with real packets between namespaces that the emulator obeys its settings.
 //!
-//! It measures what a program sees. Delays go from before the send call to the other kernel's receive time stamp, and
-//! rates and losses are the receiver's count.
+//! It measures what a program sees. Delays are measured from before the send call to the other kernel's receive time
+//! stamp. Rates and losses come from the receiver's count.
 
 mod bed;
 mod traffic;
@@ -110,7 +110,7 @@ fn delays(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     checks.push(Check {
         asked: "delay 20 ms, jitter 5 ms".to_owned(),
         found: format!("from {least:.3} to {most:.3} ms (p99)"),
-        allowed: "within, half of it used",
+        allowed: "within it, and at least half of it used",
         passed: least >= 15.0 && most <= 25.4 && most - least >= 5.0,
     });
     Ok(checks)
@@ -172,7 +172,8 @@ fn losses(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
         let before = bed.state()?;
         let heard = traffic::carry(
             bed,
-            // The sender waits for the kernel, because each loss is compared with the wire's own count.
+            // The sender waits for the kernel and loses nothing itself, because each loss is compared with
+            // the wire's own count.
             Stream { payload: SMALL, packets: MILLION, per_second: 110_000.0, waits: true },
             interrupt,
         )?;
@@ -191,11 +192,12 @@ fn losses(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     Ok(checks)
 }
 
-/// Checks that two wires with the same seed lose the same frames, and one with another seed loses others.
+/// Checks that two wires with the same seed lose the same frames, and that a wire with another seed loses
+/// others.
 fn repetition(_: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     const PACKETS: u32 = 50_000;
     let heard = |seed: u64| -> anyhow::Result<HashSet<u32>> {
-        // A wire of its own for each run, because the seed is given at the start.
+        // Each run has its own wire, because the seed is given at the start.
         let bed = Bed::create(seed)?;
         bed.set("loss=3% burst=1%:30%")?;
         let stream = Stream { payload: SMALL, packets: PACKETS, per_second: 60_000.0, waits: true };

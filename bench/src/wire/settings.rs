@@ -12,13 +12,15 @@ use crate::way::{Way, Ways};
 pub(crate) struct Settings {
     /// Bits of frames per second. None does not limit the rate.
     pub(crate) rate: Option<u64>,
-    /// How much may wait for the rate, including the frame on the line. Beyond it, the newest frame is dropped.
+    /// How much may wait for the rate, including the frame on the line. If more would wait, the newest frame is
+    /// dropped.
     pub(crate) queue: Length,
     /// Drops frames that exceed a rate, without a queue. It acts before `rate`.
     pub(crate) police: Option<Police>,
     /// Beyond this backlog, ECN-capable packets are marked "congestion experienced" (RFC 3168).
     pub(crate) ecn: Option<Length>,
-    /// CoDel's target: the wait for the rate beyond which it marks ECN-capable packets and drops others (RFC 8289).
+    /// CoDel's target. If packets wait longer than this for the rate, CoDel marks ECN-capable packets and drops
+    /// others (RFC 8289).
     pub(crate) codel: Option<Duration>,
     pub(crate) delay: Duration,
     /// How far the delay varies to each side. Frames keep their order.
@@ -27,7 +29,7 @@ pub(crate) struct Settings {
     pub(crate) burst: Option<Burst>,
     pub(crate) reorder: Option<Reorder>,
     pub(crate) duplicate: Share,
-    /// Flips one bit after the Ethernet header. Checksums find it.
+    /// Flips one bit after the Ethernet header. Checksums detect it.
     pub(crate) corrupt: Share,
     /// Flips one bit of a UDP payload and corrects the checksum, so that the program gets it.
     pub(crate) corrupt_udp: Share,
@@ -35,7 +37,7 @@ pub(crate) struct Settings {
     pub(crate) blackout: Blackout,
 }
 
-/// A policer: a token bucket, which drops the frames that it has no tokens for.
+/// A policer: a token bucket, which drops frames for which it has no tokens.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Police {
     /// Bits of frames per second that fill the bucket.
@@ -70,7 +72,7 @@ pub(crate) struct Mtu {
     pub(crate) loud: bool,
 }
 
-/// When the link passes nothing.
+/// The times at which the link passes nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Blackout {
     Off,

@@ -36,7 +36,7 @@ impl Tap {
         let make = move || {
             // `thread-self`, because only the thread is in the namespace, not the process.
             let counters = File::open("/proc/thread-self/net/dev").context("cannot open the counters")?;
-            // Otherwise the kernel could attach to an existing TAP device of this name.
+            // Without this check, the kernel could attach to an existing TAP device of this name.
             if line_of(&text(&counters)?, &device).is_some() {
                 anyhow::bail!("there is a device {device} already");
             }
@@ -91,7 +91,7 @@ impl AsFd for Tap {
     }
 }
 
-/// A device's columns of /proc/net/dev. Spaces stand before short names only.
+/// A device's columns of /proc/net/dev. Only short names have spaces before them.
 fn line_of<'a>(devices: &'a str, device: &str) -> Option<&'a str> {
     devices.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))
 }

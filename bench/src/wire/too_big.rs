@@ -11,8 +11,8 @@ use super::frame::{ETHERNET, Frame, Version, set, version};
 /// Returns the message. None for ICMP errors, fragments other than the first, and IPv4 packets that may be fragmented. (A
 /// router would fragment these. The wire drops them.)
 ///
-/// The message's source is the packet's destination. The wire has no address, and this one passes any reverse-path
-/// filter.
+/// The message's source is the packet's destination, because the wire has no address, and this address passes any
+/// reverse-path filter.
 pub(super) fn message(frame: &[u8], mtu: u16) -> Option<Frame> {
     let packet = IpPacket::parse(frame.get(ETHERNET..)?).ok()?;
     let bytes = packet.bytes();

@@ -1,4 +1,4 @@
-//! What these tests share: running the program, and a network of two namespaces.
+//! Parts that these tests share: running the program, and a network of two namespaces.
 #![allow(
     dead_code,
     unreachable_pub,

@@ -1,11 +1,12 @@
-//! Why a second `up` of a profile changes nothing.
+//! The error of a second `up` of a profile, which changes nothing.
 
 use warren_control::ask_status;
 use warren_control::status::{ClientStatus, State, Status};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// The error of an `up` for a profile whose daemon is already running. It says what that daemon is doing.
+/// Returns the error of an `up` for a profile whose daemon is already running. It says what that daemon is
+/// doing.
 pub(super) async fn runs_already(directory: &DaemonDirectory, name: &str) -> Failure {
     let status = ask_status(&directory.socket()).await.ok();
     Failure::new(ExitCode::Failed, sentence(name, status.as_ref()))
@@ -16,12 +17,12 @@ fn sentence(name: &str, status: Option<&Status>) -> String {
     let client = status.and_then(|status| status.client.as_ref().map(|client| (status.state, client)));
     match client {
         Some((_, ClientStatus { host_outside: true, .. })) => {
-            format!("{name} is up for `warren exec` alone; to put this host inside as well, run {down} first")
+            format!("{name} is up only for `warren exec`; to put this host inside as well, run {down} first")
         }
         Some((state @ (State::Connecting | State::Reconnecting), client)) => {
             let why = client.last_error.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
             format!("{name} is already running and is {}; it keeps trying until {down}{why}", state.name())
         }
-        _ => format!("{name} is up already; see `warren status {name}`, or {down} first"),
+        _ => format!("{name} is up already; see `warren status {name}`, or run {down} first"),
     }
 }

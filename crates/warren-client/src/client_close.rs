@@ -18,7 +18,7 @@ use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::notify;
 
-/// Closes a profile's kill switch. With `watch` it stays until told to end, and closes the kill switch again whenever another program
+/// Closes a profile's kill switch. With `watch`, it runs until told to end, and closes the kill switch again whenever another program
 /// has deleted or changed its table.
 ///
 /// # Errors
@@ -48,8 +48,8 @@ async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::
     Ok(true)
 }
 
-/// Keeps a kill switch closed while no daemon does. The journal says whether it should be closed. So once `warren down` has
-/// opened it, the guard leaves it open.
+/// Keeps a kill switch closed while no daemon does. The journal says whether the kill switch should be closed. So if
+/// `warren down` has opened it, the guard leaves it open.
 struct Guard {
     profile: ClientProfile,
     directory: DaemonDirectory,
@@ -64,7 +64,7 @@ impl Guard {
         const CANNOT_WATCH: &str = "cannot watch this host's firewall; run as root";
         let mut terminate = signal(SignalKind::terminate()).context(CANNOT_WATCH)?;
         let mut interrupt = signal(SignalKind::interrupt()).context(CANNOT_WATCH)?;
-        // Opened before the kill switch closes, so that no later change is missed.
+        // The watch begins before the kill switch is closed, so that no later change is missed.
         let mut watch = Watch::open_with(PAUSE).context(CANNOT_WATCH)?;
         self.begin().await?;
         notify::ready("");
@@ -92,8 +92,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Closes the kill switch. A guard that replaces a killed guard does not: `warren down` may have opened the kill switch
-    /// meanwhile.
+    /// Closes the kill switch. A guard that replaces a killed guard does not close it, because `warren down` may have
+    /// opened it meanwhile.
     async fn begin(&self) -> anyhow::Result<()> {
         let (profile, directory) = (&self.profile, &self.directory);
         if !directory.has_guard() && !close(profile, directory).await? && !is_closed(directory)? {
@@ -101,11 +101,13 @@ impl Guard {
             let sentence = format!("{name} is up without a kill switch; run `warren down {name}` first");
             return Err(Failure::new(ExitCode::Failed, sentence).into());
         }
-        // Noted only now: if this guard could not close the kill switch, the next guard tries again.
+        // The note is written only now. If this guard could not close the kill switch, the next guard thus
+        // tries again.
         directory.note_guard()
     }
 
-    /// Checks the kill switch, and closes it again if need be. Returns whether all is as it should be.
+    /// Checks the kill switch, and closes it again if necessary. Returns false if the next check must come
+    /// soon.
     async fn look_after(&mut self) -> bool {
         let (sentence, is_settled) = match self.keep().await {
             Ok(Kept::Open) => {
@@ -116,7 +118,7 @@ impl Guard {
                 tracing::warn!("somebody has deleted or changed the kill switch's table; closed again");
                 (CLOSED.to_owned(), true)
             }
-            // The daemon is about to close it itself, or is ending.
+            // The daemon is about to close the kill switch itself, or is ending.
             Ok(Kept::ByOther) => return false,
             Err(error) => (format!("cannot keep the kill switch closed: {error:#}"), false),
         };
@@ -182,9 +184,9 @@ enum Kept {
 }
 
 const CLOSED: &str = "the kill switch is closed";
-/// The shortest time between two checks. A firewall that restarts flushes the rules twice.
+/// The shortest time between two checks. A restart of a firewall flushes the rules twice.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The time between two checks while the kill switch should be closed and is not.
+/// The time between two checks while the kill switch should be closed but is open.
 const RETRY: Duration = Duration::from_millis(250);
 /// The time between two checks while the kernel reports no change.
 const REGULAR: Duration = Duration::from_secs(30);

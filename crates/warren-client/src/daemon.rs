@@ -1,7 +1,7 @@
 //! The client daemon: one loop that carries events between the sessions' state machines, the worker threads and the host.
 //!
-//! [`Daemon`] has the loop, here. Its state is split into types, and none of them contains another. A method borrows what it
-//! needs from the others. The types are [`Sessions`], [`ExitNews`], [`HostUpkeep`], [`Health`], [`OnDemand`] and
+//! [`Daemon`] has the loop, here. Its state is split into types, none of which contains another. A method borrows the parts of
+//! the others that it needs. The types are [`Sessions`], [`ExitNews`], [`HostUpkeep`], [`Health`], [`OnDemand`] and
 //! [`ExecRequests`]. Three files handle events that concern several of them: `requests.rs` answers users, `session_events.rs`
 //! follows sessions and workers, and `host_events.rs` follows this host and its network. Each of them calls only the ones after
 //! it.
@@ -63,18 +63,18 @@ use warren_tunnel::{Carrier, Reports, Rings};
 
 /// The settings that the daemon was started with.
 pub(crate) struct Settings {
-    /// The profile's name. The TUN device's journal, the runtime directory and messages carry it.
+    /// The profile's name. It appears in the TUN device's journal, the runtime directory and messages.
     pub name: String,
     pub profile: ClientProfile,
     /// The exit that `up` was told to try first.
     pub first_exit: Option<String>,
-    /// Whether `warren up` has started this daemon, and wants the tunnel up even on a trusted network.
+    /// Whether `warren up` has started this daemon. If so, the tunnel is up even on a trusted network.
     pub wanted_up: bool,
     /// Whether the host's own traffic stays outside, whatever the profile says.
     pub host_outside: bool,
-    /// Where the profile was read from.
+    /// The file from which the profile was read.
     pub file: PathBuf,
-    /// The caller holds its lock.
+    /// The daemon's directory. The caller holds its lock.
     pub directory: DaemonDirectory,
     /// The other profiles whose kill switches were closed at the start.
     pub blocked_by: Vec<String>,
@@ -87,15 +87,15 @@ pub(crate) struct ClientStart {
     pub lockdown: Lockdown,
     /// The directory of records that outlive a boot.
     pub state_dir: PathBuf,
-    /// Read before the sandbox, which keeps the daemon from that directory.
+    /// The learnt keys. They are read before the sandbox, in which the daemon cannot read that directory.
     pub learnt_keys: LearntKeys,
-    /// The fleet as known so far. Read before the sandbox, like the learnt keys.
+    /// The fleet as known so far. It is read before the sandbox, like the learnt keys.
     pub fleet: Fleet,
     pub helper: Helper,
     pub made: MadeBeforeSandbox,
 }
 
-/// What must be made before the sandbox forbids it.
+/// The parts that must be made before the sandbox, which forbids making them.
 pub(crate) struct MadeBeforeSandbox {
     pub rings: Rings,
     pub echo_sockets: EchoSockets,
@@ -149,7 +149,7 @@ impl Daemon {
         let servers = match kill_switch::names_all_by_address(profile) && !fleet.has_names() {
             // No name will be looked up, and waiting for the helper would delay the first connection.
             true => NameServers::default(),
-            // Read before the tunnel's resolvers replace the network's own in the host's files.
+            // These are read before the tunnel's resolvers replace the network's own in the host's files.
             false => NameServers::find(Some(helper.clone())).await,
         };
         let allows_outside = profile.kill_switch.allow_exec_outside;
@@ -187,7 +187,7 @@ impl Daemon {
         })
     }
 
-    /// Runs until the session has stopped, or something fails that the daemon cannot do without.
+    /// Runs until the session has stopped, or until something fails without which the daemon cannot run.
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut signals = Signals::watch()?;
         let mut watchdog = notify::Watchdog::of_this_process();
@@ -212,7 +212,7 @@ impl Daemon {
             let (race, silence) = (connections.race_due(), connections.silence_due());
             let (timeout, measuring) = (self.sessions.due(), connections.measuring_due());
             let (asking, look) = (self.health.refusal.asking_due(), self.on_demand.look_due());
-            // Until the exit in use works, no earlier one is asked whether it is back.
+            // Earlier exits are not asked whether they are back until the exit in use works.
             let failback = connections.failback_due().filter(|_| self.health.is_up());
             tokio::select! {
                 report = self.reports.recv() => match report {
@@ -259,7 +259,7 @@ impl Daemon {
     /// Says goodbye to the exit and restores the host, no matter why the daemon ends.
     async fn end(mut self, outcome: anyhow::Result<()>) -> anyhow::Result<()> {
         notify::stopping();
-        // The exit is told, so that it does not keep a session for a client that has stopped.
+        // The exit is told of the end, so that it does not keep a session for a client that has stopped.
         self.sessions.stop().await;
         // The workers run until the host is restored: queries still go through the tunnel while the resolvers are put back.
         self.host.close_portal().await;
@@ -300,7 +300,7 @@ struct Signals {
     interrupt: Signal,
     /// Reads the profile again.
     hangup: Signal,
-    /// Makes way for another daemon of this profile.
+    /// Ends this daemon in favour of another daemon of this profile.
     successor: Signal,
 }
 
@@ -308,7 +308,8 @@ impl Signals {
     fn watch() -> anyhow::Result<Self> {
         const CANNOT_WATCH: &str = "cannot watch signals; check the limits on descriptors";
         let watch = |kind| signal(kind).context(CANNOT_WATCH);
-        // Otherwise a signal of the kernel (SIGXFSZ) would end the daemon when its log reaches the limit on file sizes.
+        // Without this, a signal of the kernel (SIGXFSZ) would end the daemon when its log reaches the limit on file
+        // sizes.
         survive_file_size_limit().context(CANNOT_WATCH)?;
         Ok(Self {
             terminate: watch(SignalKind::terminate())?,

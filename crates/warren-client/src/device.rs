@@ -1,6 +1,6 @@
 //! The client's TUN device, and a second device that discards the tunnel's packets while the first one is missing.
 //!
-//! The TUN device has the profile's name, or the first free name. It is recreated when another program has deleted, renamed or
+//! The TUN device has the profile's name, or the first free name. It is recreated if another program has deleted, renamed or
 //! moved it.
 
 use warren_host::DeviceName;
@@ -25,13 +25,13 @@ pub(crate) struct Restored {
     pub stood_in: Option<Vec<Queue>>,
 }
 
-/// The TUN device that the tunnel's routes lead to.
+/// The TUN device to which the tunnel's routes lead.
 #[derive(Debug)]
 pub(crate) struct TunDevice {
     device: warren_tun::Device,
     name: DeviceName,
-    /// The queues of this device, if it is a substitute because the profile's name is taken. Nobody reads them, so the kernel
-    /// discards packets that are routed to the device.
+    /// The queues of this device, if it is a substitute because the name from the profile is taken. Nobody reads them, so the
+    /// kernel discards packets that are routed to the device.
     stand_in: Option<Vec<Queue>>,
     /// Whether one of its descriptors has failed for good.
     has_failed: bool,
@@ -52,7 +52,7 @@ impl TunDevice {
     /// queues once the routes lead to the new device.
     ///
     /// While another device has the profile's name, a substitute without traffic keeps the tunnel's routes in place. Without these
-    /// routes the tunnel's packets would leave outside it.
+    /// routes, the tunnel's packets would leave outside the tunnel.
     ///
     /// # Errors
     /// When no device carries traffic. The message says what to do about it.
@@ -78,7 +78,7 @@ impl TunDevice {
             }
             Err(error) => {
                 if !is_there {
-                    // The profile's name may be taken, so the substitute takes any name that is free.
+                    // The name from the profile may be taken, so the substitute takes any free name.
                     let any = DeviceSettings { name: None, ..settings.clone() };
                     let (device, queues) = Self::make(&any, mtu)?;
                     *self = Self { stand_in: Some(queues), ..device };
@@ -124,7 +124,7 @@ impl TunDevice {
 pub(crate) struct Void {
     device: warren_tun::Device,
     name: DeviceName,
-    // Held open, because the kernel deletes a TUN device with its last descriptor.
+    // The queues are held open, because the kernel deletes a TUN device with its last descriptor.
     _queues: Vec<Queue>,
 }
 

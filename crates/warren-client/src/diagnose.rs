@@ -1,7 +1,7 @@
 //! Finds out why an exit does not answer, by probing its address in other ways. Says what to do.
 //!
 //! All questions go to the exit's own address, over marked sockets. A closed kill switch lets out only the UDP datagram, because
-//! that one goes where the connection's own datagrams go.
+//! it has the same destination as the connection's own datagrams.
 
 mod local_network;
 
@@ -40,10 +40,10 @@ enum Answer {
     Silence,
 }
 
-/// The kill switches on this host. One of them may be why an exit does not answer.
+/// The kill switches on this host. One of them may be the reason why an exit does not answer.
 #[derive(Clone, Debug)]
 pub(super) struct KillSwitches {
-    /// The profile whose client asks.
+    /// The profile whose client runs the diagnosis.
     pub(super) profile: String,
     /// Whether the profile's own kill switch is closed. It then lets out only the UDP datagram of the three questions.
     pub(super) is_closed: bool,
@@ -58,7 +58,7 @@ struct Findings {
     udp: Answer,
     /// The answer to a TCP connection to the same port number.
     tcp: Answer,
-    /// Whether somebody else's login page answered a web request to the exit's address.
+    /// Whether a login page answered a web request to the exit's address in its place.
     login_page: bool,
 }
 
@@ -77,9 +77,9 @@ pub(super) enum Certainty {
     Unknown,
     /// The address answers, but not as an exit. A lossy path could look the same.
     Likely,
-    /// Unauthenticated answers say that no exit can be reached at this address.
+    /// Answers that could be forged say that no exit can be reached at this address.
     AtAddress,
-    /// This host itself lets nothing out, to any exit.
+    /// This host itself lets nothing out to any exit.
     Here,
 }
 
@@ -111,8 +111,8 @@ impl Findings {
         let port = remote.port();
         let profile = &kill_switches.profile;
         match self {
-            // Checked from this host outwards: its firewall, its network, a login page, and then the exit itself. What blocks
-            // packets near this host explains the silence of everything behind it.
+            // The checks go from this host outwards: its firewall, its network, a login page, and then the exit itself. A
+            // problem near this host explains the silence of everything behind it.
             Self { udp: Answer::Blocked, .. } if kill_switches.others.is_empty() => format!(
                 "this host's own firewall lets nothing out to {remote}: allow UDP port {port} there; `nft list ruleset` shows its rules"
             ),
@@ -137,12 +137,13 @@ impl Findings {
                 )
             }
             Self { tcp: Answer::Open | Answer::Refused, .. } => format!(
-                "{remote} is there, but does not answer on UDP: allow UDP port {port} in the exit's firewall; or check public_key in \
-                 the profile, because an exit does not answer a client that has another key for it; or try another network, because this one may block UDP"
+                "the host {remote} can be reached, but does not answer on UDP: allow UDP port {port} in the exit's firewall; \
+                 or check public_key in the profile, because an exit does not answer a client that expects another key; or \
+                 try another network, because this one may block UDP"
             ),
             Self { .. } if kill_switches.is_closed => format!(
-                "{remote} does not answer: {}; if this network wants a login first, run `sudo warren portal {profile}`, which opens its page \
-                 although the kill switch is closed",
+                "{remote} does not answer: {}; if this network requires a login first, run `sudo warren portal {profile}`, \
+                 which opens its page although the kill switch is closed",
                 what_to_check(port)
             ),
             Self { .. } => format!("{remote} does not answer: {}", what_to_check(port)),
@@ -150,7 +151,7 @@ impl Findings {
     }
 }
 
-/// Says what to check if nothing is known except that the exit does not answer.
+/// Says what to check if it is only known that the exit does not answer.
 pub(super) fn what_to_check(port: u16) -> String {
     format!(
         "check the endpoint and the exit's public_key, that its machine runs, and that UDP port {port} reaches it"
@@ -181,7 +182,7 @@ async fn ask_tcp(remote: SocketAddr) -> Answer {
     }
 }
 
-/// Asks the address for a web page, and checks whether somebody else answers in its place.
+/// Asks the address for a web page, and checks whether a login page answers in its place.
 async fn has_login_page(address: IpAddr) -> bool {
     let ask = async {
         let stream = tcp(SocketAddr::new(address, HTTP)).await?;
@@ -200,7 +201,8 @@ fn is_login_page(answer: &str, host: &str) -> bool {
     let location = answer.location.and_then(|location| location.split_once("://")).map(|(_, rest)| rest);
     // Any other response, such as a page with status 200, may come from a web server on the exit's own host.
     let elsewhere = location.is_some_and(|rest| {
-        // The host ends where a port, a path or a query begins. 192.0.2.10 does not begin with the host 192.0.2.1.
+        // The host ends where a port, a path or a query begins. Without this check, 192.0.2.10 would count as the
+        // host 192.0.2.1.
         rest.strip_prefix(host)
             .is_none_or(|after| !after.is_empty() && !after.starts_with([':', '/', '?', '#']))
     });

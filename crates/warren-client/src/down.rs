@@ -1,4 +1,5 @@
-//! `warren down`: stops a profile's daemon, which restores the host, and undoes what a killed daemon left.
+//! `warren down`: stops a profile's daemon, which then restores the host. Also undoes the changes that a
+//! killed daemon left.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -24,7 +25,7 @@ const TIME_TO_DIE: Duration = Duration::from_secs(2);
 /// Stops a profile's daemon and waits until it has ended and the host is restored.
 ///
 /// # Errors
-/// [`ExitCode::NotRunning`] when there is no daemon, and a killed one has left nothing.
+/// [`ExitCode::NotRunning`] when there is no daemon, and a killed daemon has left nothing.
 pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let directory = DaemonDirectory::new(&directories.runtime, name);
     if kill_switch::is_closed(&directory).unwrap_or(false) {
@@ -70,14 +71,15 @@ async fn restore_dns(state_dir: &Path, name: &str) -> Result<Vec<String>, DnsErr
 }
 
 /// Stops a daemon that no systemd unit has started, and waits until it and its helper have ended. Returns whether there was a
-/// daemon, and the daemon's lock if its file exists. The lock keeps another daemon from starting while the caller undoes what is
-/// left.
+/// daemon, and the daemon's lock if its file exists. The lock keeps another daemon from starting while the caller undoes the
+/// remaining changes.
 async fn stop(directory: &DaemonDirectory, name: &str) -> anyhow::Result<(bool, Option<DaemonLock>)> {
     let deadline = Instant::now() + STOP_TIMEOUT;
     let mut was_running = false;
     loop {
         if !was_running {
-            // Asked again in each round: a daemon that is just starting holds the lock before it listens.
+            // The daemon is asked again in each round, because a daemon that is just starting holds the lock
+            // before it listens.
             was_running = match ask(&directory.socket(), &Request::Stop).await {
                 Ok(_) => true,
                 Err(AskError::NotRunning) => false,
@@ -105,13 +107,14 @@ fn did_not_stop(directory: &DaemonDirectory, name: &str, was_asked: bool) -> Str
     }
     let lock = directory.lock_file();
     format!(
-        "the daemon of {name} runs but cannot be asked to stop, as its control socket is gone; end it with `fuser -k -TERM {}`, \
-         then run `warren down {name}` again",
+        "the daemon of {name} runs but cannot be asked to stop, because its control socket is gone; end it with `fuser -k \
+         -TERM {}`, then run `warren down {name}` again",
         lock.display()
     )
 }
 
-/// The profile that an argument of `down` names, by its name or by the file that was given to `up`.
+/// The profile to which an argument of `down` refers. The argument is the profile's name, or the file that
+/// was given to `up`.
 ///
 /// # Errors
 /// When it cannot be a profile's name.

@@ -20,7 +20,7 @@ use warren_daemon::device_watch;
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-// Examples of what the exit would grant, in addresses for documentation (RFC 5737, RFC 3849).
+// Examples of an exit's grants, with addresses for documentation (RFC 5737, RFC 3849).
 const EXAMPLE_IPV4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const EXAMPLE_IPV6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const EXAMPLE_RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -107,7 +107,10 @@ fn head(profile: &ClientProfile, welcome: &SessionGrant) -> String {
 
 fn write_preview(text: &mut String, closed: Option<&Step>, preview: &Preview) -> std::fmt::Result {
     if let Some(closed) = closed {
-        writeln!(text, "\n# kill switch, which then lets the carrier reach the exit's address\n{closed}")?;
+        writeln!(
+            text,
+            "\n# kill switch, which later also lets the carrier reach the exit's address\n{closed}"
+        )?;
     }
     writeln!(text, "\n# devices\nip tuntap add dev {} mode tun vnet_hdr", preview.device)?;
     writeln!(text, "ip tuntap add dev {} mode tun vnet_hdr", preview.void)?;

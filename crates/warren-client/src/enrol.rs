@@ -17,7 +17,7 @@ use warren_config::Endpoint;
 
 /// The parameters of an enrolment.
 pub struct Enrolment<'a> {
-    /// Where the exit listens.
+    /// The address at which the exit listens.
     pub endpoint: &'a Endpoint,
     /// The public key that the exit must prove.
     pub exit_key: PublicKey,
@@ -34,9 +34,9 @@ pub struct Enrolment<'a> {
 pub enum EnrolError {
     /// The exit was not reached, so it has not enrolled the key.
     NotReached(String),
-    /// The exit was asked and did not answer. It may have enrolled the key or not.
+    /// The exit was asked and did not answer. It may or may not have enrolled the key.
     NotAnswered(String),
-    /// The exit refused, or it is not the exit that the invitation names.
+    /// The exit refused, or another exit answered than the one that the invitation names.
     Refused(String),
 }
 
@@ -59,7 +59,7 @@ impl Enrolment<'_> {
             match tokio::time::timeout(warren_session::HANDSHAKE_TIMEOUT, self.ask(address, asked)).await {
                 Ok(Ok(name)) => return Ok(name),
                 // A refusal counts only once the exit has proven its key and was asked. Before that, anybody on the path can forge
-                // it, so the other addresses are tried.
+                // a refusal, so the other addresses are tried.
                 Ok(Err(error @ EnrolError::Refused(_))) if *asked => return Err(error),
                 Ok(Err(error)) => last = error,
                 Err(_) => last = self.silent(*asked, "no answer within 5 s"),
@@ -135,7 +135,8 @@ impl Enrolment<'_> {
                 self.silent(asked, &unproven.to_string())
             }
             CloseReason::WrongPeerKey { presented } => EnrolError::Refused(format!(
-                "{endpoint} showed the key {presented}, which is not the invitation's; ask its operator for a new one"
+                "{endpoint} showed the key {presented}, which is not the key in the invitation; ask its operator for a new \
+                 invitation"
             )),
             CloseReason::NoCommonProtocol => EnrolError::Refused(format!(
                 "{endpoint} does not speak Warren's protocol; ask its operator for a new invitation"

@@ -1,4 +1,4 @@
-//! Keeps the nftables table for programs inside or outside of the tunnel in step with the tunnel.
+//! Adapts the nftables table for programs inside or outside of the tunnel to changes of the tunnel.
 
 use std::path::PathBuf;
 
@@ -11,8 +11,7 @@ use crate::kill_switch::Lockdown;
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::helper::Helper;
 
-/// The nftables table for programs inside or outside of the tunnel. It is created when the first such program
-/// is asked for.
+/// The nftables table for programs inside or outside of the tunnel. It is created for the first such program.
 #[derive(Debug)]
 pub(crate) struct ExecUpkeep {
     name: String,
@@ -61,12 +60,13 @@ impl ExecUpkeep {
         }
         if side == Side::Outside && lockdown.is_closed() && !self.allows_outside {
             anyhow::bail!(
-                "the kill switch of {name} is closed and lets no program out; set allow_exec_outside = true in [kill_switch] if it \
-                 is to, then run `warren reload {name}`"
+                "the kill switch of {name} is closed and lets no program out; to let programs out, set allow_exec_outside = \
+                 true in [kill_switch] and run `warren reload {name}`"
             );
         }
         self.is_wanted = true;
-        // The table comes before the routes: until they exist, it drops packets of programs inside.
+        // The table comes before the routes, because it drops packets of programs inside until the routes
+        // exist.
         self.follow(setup, lockdown).await.map(drop)
     }
 
@@ -74,7 +74,7 @@ impl ExecUpkeep {
     /// sentence.
     ///
     /// # Errors
-    /// What could not be done. The next look at the host tries again.
+    /// When something could not be done. The next check of the host tries again.
     pub(crate) async fn follow(
         &mut self,
         setup: &mut HostSetup,

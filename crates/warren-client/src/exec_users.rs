@@ -6,7 +6,7 @@ use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::members;
 use warren_daemon::output;
 
-/// The users that the profile names, and the socket on which they ask.
+/// The users that the profile names, and the socket for their requests.
 pub(crate) struct ExecUsers {
     socket: ExecSocket,
     allowed: Vec<u32>,
@@ -15,7 +15,7 @@ pub(crate) struct ExecUsers {
 }
 
 impl ExecUsers {
-    /// Binds the socket if the profile allows any user. The sandbox would forbid that.
+    /// Binds the socket if the profile allows any user. This must come before the sandbox, which forbids it.
     ///
     /// # Errors
     /// When the socket cannot be bound.
@@ -27,8 +27,8 @@ impl ExecUsers {
             match number_of(user, &accounts) {
                 Some(number) => allowed.push(number),
                 None => output::warn(format!(
-                    "users in [exec] of {} has {user:?}, whom /etc/passwd does not list; write the user's number, which `id -u {user}` \
-                     prints, if another directory has the account",
+                    "users in [exec] of {} has {user:?}, but /etc/passwd has no such user; if another directory has the \
+                     account, write the user's number, which `id -u {user}` prints",
                     profile.name
                 )),
             }
@@ -38,7 +38,7 @@ impl ExecUsers {
             PortalOpener::Root | PortalOpener::Nobody => Vec::new(),
         };
         if profile.kill_switch.portal != PortalOpener::Nobody && profile.kill_switch.allow_exec_outside {
-            // These users may let any program out in any case.
+            // These users may let out any program anyway.
             portal.extend(&allowed);
         }
         if users.is_empty() && portal.is_empty() {

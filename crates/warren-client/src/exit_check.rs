@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long path MTU discovery takes on a path with a usual round-trip time.
 const DISCOVERY: Duration = Duration::from_millis(1_500);
 
-/// How an exit has answered.
+/// An exit's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitAnswer {
     /// The address that answered.

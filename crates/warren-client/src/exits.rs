@@ -2,7 +2,7 @@
 //! for each connection. `members.rs` handles the roster.
 //!
 //! If a look-up fails, the addresses that an earlier one found stay in use. An exit that leaves the roster keeps its place in the
-//! list, so that an event of an earlier connection is never attributed to another exit.
+//! list. So an event of an earlier connection is never attributed to another exit.
 
 mod members;
 #[cfg(test)]
@@ -24,7 +24,7 @@ use warren_config::{ClientProfile, RemoteExit};
 /// How long an exit is tried before the next one in the profile is tried as well.
 const HEAD_START: Duration = Duration::from_millis(1_500);
 
-/// For how long an exit is tried after all others, once it has announced a restart or a drain.
+/// If an exit has announced a restart or a drain, it is tried after all others for this long.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
 
 /// An exit that a profile's client would use.
@@ -69,7 +69,7 @@ pub(crate) struct Exits {
     asked_for: Option<String>,
     /// Whether the user has asked for an exit.
     is_asked: bool,
-    /// Whether the client chooses among the roster's exits. Otherwise the profile's order counts, and the roster's exits come last.
+    /// Whether the client chooses among the roster's exits. If not, the profile's order counts, and the roster's exits come last.
     chooses: bool,
 }
 
@@ -223,7 +223,8 @@ impl Exits {
                 entry.refused = Some(stop.clone());
             }
         }
-        // The search begins with the first exit, since exits before the one in use may accept this client too.
+        // The search begins with the first exit, because exits before the one in use may accept this client
+        // too.
         match self.first() {
             Some(next) => {
                 self.current = next;
@@ -273,8 +274,8 @@ impl Exits {
         self.before(place).is_empty()
     }
 
-    /// Returns the places that are preferred to this one. `None` if the client chooses its exit: then a move back costs more than
-    /// it gains.
+    /// Returns the places that are preferred to this one. Empty if the client chooses its exit, because a move back would then
+    /// cost more than it gains.
     fn before(&self, place: usize) -> Vec<usize> {
         let rank = self.rank_of(place);
         let is_before = |other: &usize| {
@@ -303,8 +304,8 @@ impl Exits {
         addresses.learn(answer, exit.endpoint.host())
     }
 
-    /// Returns the addresses that certainly belong to an exit: those in the profile, and those where an exit has proven its key.
-    /// Other addresses of a name do not count, because the name's owner can let it resolve to any address.
+    /// Returns the addresses that certainly belong to an exit: those in the profile, and those at which an exit has proven its
+    /// key. Other addresses of a name do not count, because the owner of a name can make it resolve to any address.
     pub(crate) fn known(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let entries = self.entries.iter().filter(|entry| !entry.is_gone);
         entries.flat_map(|entry| {
@@ -320,8 +321,8 @@ impl Exits {
         }
     }
 
-    /// Adds an exit's known addresses to a race that began at `begun`. The higher the exit's `rank` in the order, the later its
-    /// start. The way `but` is left out.
+    /// Adds an exit's known addresses to a race that began at `begun`. An exit with a higher `rank` in the order starts later.
+    /// The way `but` is left out.
     pub(crate) fn enter(
         &self,
         race: &mut Race<Way>,
@@ -331,7 +332,8 @@ impl Exits {
         but: Option<Way>,
     ) {
         let Some(entry) = self.entries.get(place) else { return };
-        // Each exit starts one head start after the one before it. The fallback never applies: there are never so many exits.
+        // Each exit starts one head start after the one before it. The fallback is never used, because there are never that
+        // many exits.
         let not_before = begun + HEAD_START * u32::try_from(rank).unwrap_or(u32::MAX);
         for remote in entry.addresses.in_order() {
             let way = Way { exit: place, remote };

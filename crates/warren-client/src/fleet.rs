@@ -1,7 +1,8 @@
 //! The fleet that a profile's daemon follows: its key, its newest roster, and the round-trip times to its exits.
 //!
-//! The profile is its owner's, so what the daemon learns is in the state directory. The fleet's key comes only from an exit that the
-//! profile pins, on a connection that has proven the exit's key. It counts only while the profile pins a key that has vouched for it.
+//! The profile belongs to its owner, so the daemon stores what it learns in the state directory. The fleet's key comes only from an
+//! exit that the profile pins, on a connection that has proven the exit's key. It counts only while the profile pins a key that has
+//! vouched for it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -86,7 +87,8 @@ impl Fleet {
         exits.any(|exit| exit.endpoints.iter().any(|endpoint| endpoint.address().is_none()))
     }
 
-    /// The exit of the roster that a text names: by its name, an endpoint, or the host of one.
+    /// The exit of the roster to which a text refers. The text is the exit's name, an endpoint, or the host
+    /// of an endpoint.
     pub(crate) fn find(&self, called: &str) -> Option<&RosterExit> {
         self.roster()?.exits.iter().find(|exit| exit.name == called || has_endpoint(exit, called))
     }
@@ -161,7 +163,7 @@ impl Fleet {
                 }
             }
         }
-        // A durable write for each measurement would be too much. Only a change that matters is saved.
+        // A durable write for each measurement would be too much, so only a change that matters is saved.
         let differs =
             |(name, new): (&String, &u32)| before.get(name).is_none_or(|old| old.abs_diff(*new) > old / 5);
         self.is_unsaved |= before.len() != known.round_trips.len() || known.round_trips.iter().any(differs);
@@ -230,7 +232,8 @@ impl Fleet {
             return Ok(news);
         }
         let Some(by) = by else {
-            return Err("it comes from an exit that the profile does not pin; only such an exit may say which key a fleet has"
+            return Err("it comes from an exit that the profile does not pin; only an exit that the profile pins may name the \
+                        key of a fleet"
                 .to_owned());
         };
         let first = SignedRoster::decode(signed).map_err(|error| refused(&RosterRefusal::Invalid(error)))?;
@@ -269,8 +272,8 @@ impl Fleet {
     }
 }
 
-/// A random lot for a client that has had no address yet. Predictable lots would only spread clients less evenly, so a failure of
-/// the random source is no error.
+/// A random lot for a client that has had no address yet. If the random source fails, clients are only spread less evenly, so
+/// that is not an error.
 fn random_lot() -> Lot {
     let mut bytes = [0; 8];
     let _ = getrandom::fill(&mut bytes);

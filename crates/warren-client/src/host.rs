@@ -32,10 +32,10 @@ use warren_config::ClientProfile;
 use warren_control::status::DeviceStatus;
 use warren_daemon::helper::Helper;
 
-/// How many slots are tried. Another tunnel that comes up at the same moment may take one first.
+/// How many slots are tried. Another tunnel that comes up at the same moment may be the first to take a slot.
 const SLOT_ATTEMPTS: usize = 5;
 
-/// The TUN device and the changes around it, either applied or only planned.
+/// The TUN device and the changes around it. They are applied, or only planned.
 pub(crate) struct HostSetup {
     device: DeviceSettings,
     mtu: Option<u16>,
@@ -143,7 +143,7 @@ impl HostSetup {
     /// Sets the host up as a Welcome asks. Returns the queues of the TUN device if one was created.
     ///
     /// # Errors
-    /// What could not be done. In that case the rest is undone.
+    /// When something could not be done. In that case the rest is undone.
     pub(crate) async fn apply(&mut self, welcome: &SessionGrant) -> anyhow::Result<Option<Vec<Queue>>> {
         self.exec.note(welcome);
         if self.settings.take_routes(welcome) {
@@ -151,7 +151,7 @@ impl HostSetup {
             let named = if networks.is_empty() { "none".to_owned() } else { networks.join(", ") };
             tracing::info!("the exit names the tunnel's networks: {named}");
         }
-        // If there is no device, the next check of the host says why.
+        // If the device cannot be restored, the next check of the host reports the reason.
         let restored = self.restore_device().unwrap_or_default();
         if self.standing.is_none() {
             let (standing, queues) = self.stand(welcome).await?;
@@ -168,21 +168,21 @@ impl HostSetup {
         }))
     }
 
-    /// Makes the tunnel's networks unreachable, unless its routes stand already. Returns the queues of the TUN device if one was
+    /// Makes the tunnel's networks unreachable, unless its routes exist already. Returns the queues of the TUN device if one was
     /// created.
     ///
     /// # Errors
-    /// What could not be done, after what was done is undone.
+    /// When something could not be done. In that case the rest is undone.
     pub(crate) async fn close(&mut self) -> anyhow::Result<Option<Vec<Queue>>> {
         self.stand_without_lease(&nothing_granted()).await
     }
 
-    /// Blocks the tunnel's networks until an exit grants a lease, unless its routes stand already. Packets go to the device,
-    /// which drops them silently. They are not refused, so a program can still look for a login page, which it reaches
-    /// around these routes. Returns the queues of the TUN device if one was created.
+    /// Blocks the tunnel's networks until an exit grants a lease, unless its routes exist already. Packets go to the device,
+    /// which drops them silently. They are not refused, so a program can still look for a login page, which these routes do
+    /// not cover. Returns the queues of the TUN device if one was created.
     ///
     /// # Errors
-    /// What could not be done, after what was done is undone.
+    /// When something could not be done. In that case the rest is undone.
     pub(crate) async fn close_for_now(&mut self) -> anyhow::Result<Option<Vec<Queue>>> {
         self.stand_without_lease(&nothing_granted_yet()).await
     }
@@ -199,7 +199,7 @@ impl HostSetup {
     /// Removes the lease from this host. The tunnel's networks are unreachable until an exit grants another lease.
     ///
     /// # Errors
-    /// What could not be done. The next check of the host tries again.
+    /// When something could not be done. The next check of the host tries again.
     pub(crate) async fn give_lease_back(&mut self) -> anyhow::Result<()> {
         self.change(&nothing_granted()).await
     }
@@ -214,7 +214,8 @@ impl HostSetup {
         let Some(facts) = self.standing.as_ref().map(|standing| standing.facts.clone()) else {
             return Ok(());
         };
-        // Keeps these facts as they were before the first plan, which has changed them on the host.
+        // These facts keep their values from before the first plan, because that plan has changed them on the
+        // host.
         let wanted = PlanFacts {
             strict_reverse_path: facts.strict_reverse_path.clone(),
             router_advertisements: facts.router_advertisements.clone(),
@@ -223,7 +224,8 @@ impl HostSetup {
             void: facts.void.clone(),
             ..self.facts(welcome, facts.slot, facts.device.clone()).await?
         };
-        // The plan stays recorded after an error, so that the end of the daemon undoes everything that is left of it.
+        // The plan stays recorded after an error, so that everything that is left of it is undone when the daemon
+        // ends.
         let servers = self.servers(welcome);
         if let Some(standing) = &mut self.standing {
             standing.facts = wanted;
@@ -247,7 +249,7 @@ impl HostSetup {
     /// switch is closed afterwards.
     ///
     /// # Errors
-    /// What could not be done. In that case nothing has changed.
+    /// When something could not be done. In that case nothing has changed.
     pub(crate) async fn follow(
         &mut self,
         profile: &ClientProfile,
@@ -272,7 +274,7 @@ impl HostSetup {
         if let Err(error) = self.change(welcome).await {
             self.settings = before;
             self.change(welcome).await.context(
-                "cannot go back to what the profile said before; run `warren down` and `warren up`",
+                "cannot go back to the earlier settings of the profile; run `warren down` and `warren up`",
             )?;
             return Err(error);
         }
@@ -282,7 +284,7 @@ impl HostSetup {
     /// Recreates the TUN device if another program has taken it away. The workers take its queues after [`Self::repair`].
     ///
     /// # Errors
-    /// Why no device carries traffic. The rest of the host can still be repaired.
+    /// When no device carries traffic. The rest of the host can still be repaired.
     pub(crate) fn restore_device(&mut self) -> anyhow::Result<Option<Restored>> {
         let Some(standing) = &mut self.standing else { return Ok(None) };
         let restored = standing.device.restore(&self.device, standing.facts.mtu);
@@ -305,7 +307,7 @@ impl HostSetup {
     /// list of what was restored.
     ///
     /// # Errors
-    /// What could not be restored.
+    /// When something could not be restored.
     pub(crate) async fn repair(&mut self) -> anyhow::Result<Vec<String>> {
         let lan = self.lan().await?;
         let guests = facts::guest_networks().await?;
@@ -357,7 +359,7 @@ impl HostSetup {
     pub(crate) async fn preview(&self, welcome: &SessionGrant, slot: u8) -> anyhow::Result<Preview> {
         let device = device::name_now(&self.device)?;
         let void = device::void_name_now()?;
-        // A new device inherits this setting.
+        // The device does not exist yet, and will inherit this setting.
         let takes_ipv6 = facts::takes_ipv6(&DeviceName::new("default")?)?;
         let mut facts = self.facts_where(welcome, slot, device.clone(), takes_ipv6).await?;
         let place = warren_host::place(&facts.tunnel(), slot).await?;
@@ -414,9 +416,10 @@ impl HostSetup {
     /// Undoes everything. Returns a future that waits until the kernel has deleted the devices, which takes a while.
     ///
     /// # Errors
-    /// What could not be undone. Even so, the devices end with this process.
+    /// When something could not be undone. Even then, the devices end with this process.
     pub(crate) async fn undo(&mut self) -> anyhow::Result<Pin<Box<dyn Future<Output = ()>>>> {
-        // First the resolvers, while the tunnel still takes queries. Otherwise some would leave outside.
+        // The resolvers are restored first, while the tunnel still takes queries. In another order, some
+        // queries would leave outside the tunnel.
         let dns = self.restore_dns().await;
         self.forget_prepared();
         let mut gone: Pin<Box<dyn Future<Output = ()>>> = Box::pin(std::future::ready(()));
@@ -425,7 +428,8 @@ impl HostSetup {
             let left = standing.host.undo_all_with(devices).await.context("cannot restore the host")?;
             gone = Box::pin(async move {
                 left.await;
-                // Done last: closing a device that is being deleted waits too, and would delay everything else.
+                // This comes last, because closing a device that is being deleted waits too, and would delay
+                // everything else.
                 drop(standing);
             });
         }
@@ -449,7 +453,7 @@ impl HostSetup {
         let (device, void) = (standing.device.name(), standing.void.name());
         let mut changes = vec![
             format!("TUN device {device}"),
-            format!("TUN device {void}, which discards packets while {device} is away"),
+            format!("TUN device {void}, which discards packets while {device} is missing"),
         ];
         changes.extend(standing.host.changes());
         changes.extend(self.dns.iter().flatten().cloned());
@@ -472,7 +476,8 @@ impl HostSetup {
         Ok(Some(ClientFirewall { table: self.firewall_table.clone(), listening }))
     }
 
-    /// Whether the TUN device, if there is one, takes an IPv6 address. IPv6 may be switched off on this host.
+    /// Whether the TUN device, if there is one, can have an IPv6 address. IPv6 may be switched off on this
+    /// host.
     pub(crate) fn takes_ipv6(&self) -> bool {
         let device = self.device().and_then(|device| DeviceName::new(&device.name).ok());
         device.is_none_or(|device| facts::takes_ipv6(&device).unwrap_or(true))

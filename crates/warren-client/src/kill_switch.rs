@@ -1,4 +1,4 @@
-//! A profile's kill switch: when it closes, what its daemon lets out, and who opens it again.
+//! A profile's kill switch: when it closes, which packets it lets out for its daemon, and who opens it again.
 //!
 //! Only `warren down` and `warren cleanup` open it. An `up` that has closed it and then fails opens it again.
 
@@ -19,8 +19,8 @@ use warren_daemon::daemon_directory::{self, DaemonDirectory};
 use warren_daemon::output;
 use warren_daemon::resolvers;
 
-/// How many addresses of exits stay allowed. A further one replaces the oldest. A roster has up to 512. The rest is for the
-/// profile's exits and for the addresses that names resolve to.
+/// How many addresses of exits stay allowed. A further address replaces the oldest. A roster has up to 512 addresses. The
+/// rest is for the profile's exits and for the addresses to which names resolve.
 const MOST_EXITS: usize = 640;
 /// How many resolvers may be asked for an exit's name.
 const MOST_RESOLVERS: usize = 16;
@@ -47,7 +47,7 @@ impl Lockdown {
     /// Closes the kill switch if the profile asks for it, or keeps it closed if it is closed.
     ///
     /// # Errors
-    /// When it is to be closed and cannot be.
+    /// When it should be closed but cannot be.
     pub(crate) async fn of(
         profile: &ClientProfile,
         fleet: &Fleet,
@@ -82,7 +82,7 @@ impl Lockdown {
 
     /// Describes a problem with the table in the kernel. `None` if there is none.
     pub(crate) async fn trouble(&self) -> Option<String> {
-        // An nft that hangs must not keep the status from being answered.
+        // The status must be answered even if nft hangs.
         match timeout(TIME_TO_LOOK, self.closed.as_ref()?.stands()).await.unwrap_or(Err(NftError::Gone)) {
             Ok(true) => None,
             Ok(false) => Some(
@@ -99,8 +99,8 @@ impl Lockdown {
         self.closed.iter().map(KillSwitch::change).collect()
     }
 
-    /// Applies a profile that was read again: allows what it allows now, and closes the kill switch if it asks for one now.
-    /// `listed` are the resolvers in this host's files.
+    /// Applies a profile that was read again. Allows the traffic that the profile now allows, and closes the kill switch if
+    /// the profile now asks for that. `listed` are the resolvers in this host's files.
     ///
     /// # Errors
     /// When nft fails.
@@ -240,7 +240,8 @@ impl Lockdown {
         Ok(repaired.then(|| "somebody has changed the kill switch's table".to_owned()).into_iter().collect())
     }
 
-    /// Changes the table if the rules in force differ. They also differ after nft has failed.
+    /// Changes the table if the rules in force differ from the wanted ones. They also differ after nft has
+    /// failed.
     async fn update(&mut self) -> anyhow::Result<()> {
         let Some(rules) = self.closed.as_ref().map(|closed| self.with_carrier(closed.rules().clone())) else {
             return Ok(());
@@ -352,7 +353,8 @@ pub(crate) fn blocked_by(name: &str, others: &[String]) -> String {
 
 /// Warns if a kill switch is still closed.
 pub(crate) fn remind(name: &str, directory: &DaemonDirectory) {
-    // A needless reminder does less harm than a missing one, so an unreadable journal counts as closed.
+    // If the journal cannot be read, the kill switch counts as closed, because a needless reminder does less
+    // harm than a missing one.
     if is_closed(directory).unwrap_or(true) {
         output::warn(format!(
             "the kill switch of {name} is closed and nothing leaves outside a tunnel; `warren up {name}` connects, `warren down \
@@ -361,14 +363,14 @@ pub(crate) fn remind(name: &str, directory: &DaemonDirectory) {
     }
 }
 
-/// The rules that follow from the profile alone: no exit or resolver is allowed yet.
+/// The rules that follow from the profile alone. They do not allow any exit or resolver yet.
 ///
 /// # Errors
 /// When the exit names the tunnel's networks, or the kernel cannot be asked for this host's.
 pub async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
     if profile.routes.of_exit {
         bail!(
-            "the kill switch of {} cannot be closed, because it has to know which networks to block before an exit answers; list \
+            "the kill switch of {} cannot be closed, because the networks to block must be known before an exit answers; list \
              them in include of [routes] instead of \"exit\"",
             profile.name
         );
@@ -424,7 +426,7 @@ fn query_mark(profile: &ClientProfile, roster_has_names: bool) -> anyhow::Result
 /// Draws a random mark for queries.
 fn drawn_mark() -> anyhow::Result<u32> {
     loop {
-        // Nearly every mark that is drawn can be used.
+        // Nearly every random mark can be used.
         let mut mark = [0; 4];
         getrandom::fill(&mut mark).map_err(std::io::Error::other)?;
         let mark = u32::from_ne_bytes(mark);

@@ -1,7 +1,7 @@
 //! The exits' keys that a profile's daemon has learnt in its sessions, in a file that outlives it.
 //!
-//! The profile may be read-only, and is its owner's. So what the daemon learns is in the state directory, and counts only while the
-//! profile pins the keys that vouched for it.
+//! The profile belongs to its owner and may be read-only. So the daemon stores the learnt keys in the state directory. They count
+//! only while the profile pins the keys that vouched for them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -30,7 +30,8 @@ pub(crate) struct LearntKeys {
     is_unsaved: bool,
     /// When new keys were learnt recently.
     learnt: VecDeque<Instant>,
-    /// For each endpoint, when it was last logged that the exit names keys that are not accepted.
+    /// For each endpoint, the time at which it was last logged that the exit names keys that are not
+    /// accepted.
     complained: BTreeMap<String, Instant>,
 }
 
@@ -116,7 +117,8 @@ impl LearntKeys {
         known.cloned().unwrap_or_else(|| ExitKeys::new(exit.public_keys.clone()))
     }
 
-    /// Whether to log that an exit announces keys that are not accepted. It may do so on every connection and all the time.
+    /// Whether to log that an exit announces keys that are not accepted. An exit may announce them on every connection and
+    /// all the time.
     fn may_complain(&mut self, now: Instant, exit: &RemoteExit) -> bool {
         let endpoint = exit.endpoint.to_string();
         let last = self.complained.get(&endpoint);
@@ -127,7 +129,8 @@ impl LearntKeys {
         is_due
     }
 
-    /// Whether an exit may announce a new key now. An exit that does so all the time could wear out the disk.
+    /// Whether an exit may announce a new key now. An exit that announces keys all the time could wear out
+    /// the disk.
     fn may_learn(&mut self, now: Instant) -> bool {
         self.learnt.retain(|then| now.saturating_duration_since(*then) < PERIOD);
         if self.learnt.len() >= MOST_LEARNT {

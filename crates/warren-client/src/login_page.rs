@@ -1,4 +1,4 @@
-//! A network's login page: how to find it, and what the response says. The network responds in place of the host that was asked.
+//! Finds a network's login page and reads its response. The network responds in place of the host that was asked.
 
 use std::io;
 
@@ -48,7 +48,7 @@ pub async fn ask(mut stream: TcpStream, host: &str, path: &str) -> io::Result<St
     );
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
-    // A login page may be large, and its beginning says enough.
+    // A login page may be large, but its beginning is enough.
     stream.take(8 * 1024).read_to_end(&mut answer).await?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }

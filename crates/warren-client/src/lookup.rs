@@ -33,12 +33,13 @@ pub(super) struct NameServers {
     found: Vec<IpAddr>,
     /// The mark of queries, if they do not carry the carrier's mark.
     mark: Option<u32>,
-    /// Reads files and asks the system's resolver on behalf of a daemon, whose sandbox forbids both. `None` outside a daemon.
+    /// The helper reads files and asks the system's resolver for a daemon, whose sandbox forbids both. `None` outside a
+    /// daemon.
     helper: Option<Helper>,
 }
 
 impl NameServers {
-    /// Reads the host's files. To be called before the tunnel's own servers are written into them.
+    /// Reads the host's files. Call this before the tunnel's own servers are written into them.
     pub(super) async fn find(helper: Option<Helper>) -> Self {
         let mut servers = Self { found: Vec::new(), mark: None, helper };
         servers.found = servers.listed().await;
@@ -106,7 +107,7 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
         found.into_iter().map(|address| SocketAddr::new(address, port)).collect::<Vec<_>>()
     };
     tokio::pin!(system, own);
-    // The first response with an address counts. If one of the two comes without an address, the other is awaited.
+    // The first response with an address counts. If the first response has no address, the other one is awaited.
     tokio::select! {
         found = &mut own => if found.is_empty() { system.await } else { Ok(found) },
         found = &mut system => match found {
@@ -144,7 +145,7 @@ async fn ask_one(host: &str, server: SocketAddr, mark: u32) -> std::io::Result<V
         exchange(host, server, RecordType::Aaaa, mark),
         exchange(host, server, RecordType::A, mark)
     );
-    // If one query brings addresses, the other one may fail.
+    // One of the two queries may fail if the other brings addresses.
     Ok(ipv6.unwrap_or_default().into_iter().chain(ipv4.unwrap_or_default()).collect())
 }
 
@@ -160,14 +161,14 @@ async fn exchange(
     let config = SocketConfig { mark: Some(CARRIER_MARK), ..SocketConfig::new(SocketAddr::new(any, 0)) };
     let socket = UdpSocket::from_std(socket::bind(config)?)?;
     // Connecting with the carrier's mark gives the socket this host's address outside the tunnel. The socket keeps that address
-    // under the mark of queries. A connected socket also takes datagrams from this server alone.
+    // when it gets the mark of queries. A connected socket also takes datagrams only from this server.
     socket.connect(server).await?;
     socket2::SockRef::from(&socket).set_mark(mark)?;
     // An unpredictable identifier makes it hard to forge an answer without seeing the query (RFC 5452 section 4.3).
     let mut id = [0; 2];
     getrandom::fill(&mut id).map_err(std::io::Error::other)?;
     let Some(query) = query(id, host, record) else { return Ok(Vec::new()) };
-    // A server answers a query without EDNS in 512 bytes at most (RFC 1035 section 4.2.1).
+    // If a query has no EDNS, the answer has at most 512 bytes (RFC 1035 section 4.2.1).
     let mut buffer = [0; 1500];
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {

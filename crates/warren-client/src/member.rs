@@ -1,4 +1,4 @@
-//! `warren up` and `warren down` of a user who is not root: systemd does the work, and polkit decides who may ask for it.
+//! `warren up` and `warren down` for users other than root. systemd does the work, and polkit decides who may ask for it.
 //!
 //! The rule in `configs/warren.rules` lets members of the group warren start two units of each profile in /etc/warren: the tunnel's own,
 //! and `warren-down@NAME.service`, which runs [`down`] as root.
@@ -35,7 +35,7 @@ pub async fn up_as_member(directories: &Directories, name: &str, timeout: Durati
     }
     unit.start_as_member(timeout, &Unit::down(name)).await?;
     let directory = DaemonDirectory::new(&directories.runtime, name);
-    // If the daemon does not answer, the tunnel is up all the same.
+    // The tunnel is up even if the daemon does not answer.
     let status = ask_status(&directory.socket()).await.ok();
     let name: ProfileName = name.parse().map_err(anyhow::Error::msg)?;
     output::print(&format!("{}\n", connected::line(&name, false, status.as_ref())))
@@ -49,7 +49,7 @@ pub async fn down_as_member(name: &str) -> anyhow::Result<()> {
     Unit::down(name).run_as_member().await
 }
 
-/// [`down`] for a member of the group, run by root.
+/// [`down`] for a member of the group. Root runs it.
 ///
 /// # Errors
 /// As [`down`], and when the kill switch is closed and only root may open it.

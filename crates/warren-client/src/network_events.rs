@@ -10,7 +10,7 @@ use warren_host::network_watch::NetworkWatch;
 /// How often the clock is read.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// A longer delay of a reading means that the host slept, or that this process was stopped. A busy machine delays readings less.
+/// If a reading is delayed for longer, the host slept or this process was stopped. A busy machine delays readings less.
 const LONGEST_DELAY: Duration = Duration::from_secs(2);
 
 /// An event after which the client must ask whether the exit still answers.
@@ -34,7 +34,10 @@ impl NetworkEvents {
     /// Starts to watch. To be called within a tokio runtime.
     pub(crate) fn watch() -> Self {
         let network = NetworkWatch::start().inspect_err(|error| {
-            tracing::warn!("cannot watch this host's network, so a changed one is noticed late: {error}; check the limits on descriptors")
+            tracing::warn!(
+                "cannot watch this host's network, so changes are noticed late: {error}; check the limits on \
+                 descriptors"
+            )
         });
         let mut readings = tokio::time::interval(READ_EVERY);
         // After a sleep one reading is enough, so missed readings are not repeated.
@@ -67,7 +70,7 @@ impl NetworkEvents {
     }
 }
 
-/// Whether more time has passed between two readings than the timer and a busy machine explain.
+/// Whether the time between two readings is longer than the timer and a busy machine can explain.
 fn has_jumped(before: Duration, now: Duration) -> bool {
     now.saturating_sub(before) > READ_EVERY + LONGEST_DELAY
 }

@@ -30,7 +30,7 @@ impl OpenPortal {
     /// Opens a portal for a user. Its cgroup must exist.
     ///
     /// # Errors
-    /// Why it cannot be opened.
+    /// When it cannot be opened.
     pub async fn open(
         directory: &DaemonDirectory,
         name: &str,
@@ -58,13 +58,13 @@ impl OpenPortal {
     /// Closes the portal. Its programs keep running.
     ///
     /// # Errors
-    /// What is left on this host.
+    /// When a part of the portal is left on this host.
     pub async fn close(self) -> anyhow::Result<()> {
         self.portal.close().await.context("cannot close the opening for a login page")
     }
 }
 
-/// Returns an error for a portal that could let nothing out.
+/// Returns an error if a portal could not let anything out.
 ///
 /// # Errors
 /// A sentence that says why, and what to do.
@@ -82,8 +82,8 @@ pub fn refuse(directories: &Directories, profile: &ClientProfile) -> anyhow::Res
             .with_context(|| format!("cannot read {}; run as root", journal.display()))?;
         if !lets_out {
             anyhow::bail!(
-                "the kill switch of {other} is closed and lets no login page through; set portal = \"root\" in [kill_switch] of {other} \
-                 and run `warren reload {other}`, or `warren client close {other}` if it is not up"
+                "the kill switch of {other} is closed and blocks login pages; set portal = \"root\" in [kill_switch] of \
+                 {other} and run `warren reload {other}`, or `warren client close {other}` if {other} is not up"
             );
         }
     }
@@ -100,7 +100,7 @@ impl PortalUpkeep {
     /// Opens a portal for a user's process, and moves the process there.
     ///
     /// # Errors
-    /// Why it cannot be opened. In that case it is closed.
+    /// When it cannot be opened. In that case it is closed.
     pub(crate) async fn admit(
         &mut self,
         helper: &Helper,

@@ -36,7 +36,7 @@ const SOCKETS: usize = 4;
 const DEAF: &[SockFilter] = &[SockFilter::new(0x06, 0, 0, 0)];
 
 /// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones. Each request names its device and
-/// source address, so any socket can send any request of its address family. The sockets are never bound or connected: a second
+/// source address, so any socket can send any request of its address family. The sockets are never bound or connected. A second
 /// bind would need rights, and after a second connect the socket would receive nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EchoSockets(Arc<Mutex<Vec<EchoSocket>>>);
@@ -44,7 +44,7 @@ pub(crate) struct EchoSockets(Arc<Mutex<Vec<EchoSocket>>>);
 #[derive(Debug)]
 struct EchoSocket {
     domain: Domain,
-    /// `None` while it is on loan.
+    /// The socket. `None` while it is lent.
     socket: Option<Socket>,
 }
 
@@ -85,9 +85,9 @@ impl EchoSockets {
     }
 }
 
-/// A socket on loan. Dropping it returns the socket to its owner.
+/// A lent socket. Dropping this returns the socket to its owner.
 struct Lent {
-    /// `None` only once it was given back.
+    /// The socket. `None` only after it was returned.
     socket: Option<Socket>,
     place: usize,
     owner: EchoSockets,
@@ -176,7 +176,7 @@ impl Probe {
         let mut wait = FIRST_WAIT;
         loop {
             if let Err(error) = self.send(&socket, device, identifier) {
-                // A request that cannot be sent now counts as not answered.
+                // If a request cannot be sent now, it counts as unanswered.
                 tracing::trace!("cannot send an echo request: {error}");
             }
             if let Ok(answered) = tokio::time::timeout(wait, self.reply(&socket, device, identifier)).await {
@@ -236,7 +236,8 @@ impl Probe {
             if received.device == Some(device) {
                 return Ok(());
             }
-            // A host on the LAN can send the same message, which proves nothing about the tunnel.
+            // A host on the LAN could send the same message, so this reply does not prove that the tunnel
+            // works.
             tracing::debug!(
                 "ignored an echo reply from {} that did not come through the tunnel",
                 self.gateway

@@ -28,7 +28,7 @@ use warren_tunnel::Rings;
 /// Runs a profile's daemon until it is stopped.
 ///
 /// # Errors
-/// The reason with its exit code; the host is as it was before.
+/// With the reason and its exit code. The host is as it was before.
 pub async fn client_run(
     directories: &Directories,
     log: &LogSettings,
@@ -41,7 +41,8 @@ pub async fn client_run(
         // process group, which a child of `up` never is.
         let _ = rustix::process::setsid();
     } else {
-        // Printed only here: for a detached daemon, `up` has printed them already.
+        // These are printed only if this daemon runs in the foreground. For a detached daemon, `up` has
+        // printed them already.
         for setting in &profile.ineffective {
             output::warn(setting.to_string());
         }
@@ -56,7 +57,8 @@ pub async fn client_run(
     let wanted_up = directory.take_wanted_up();
     let fleet = Fleet::load(&directories.state, &profile);
     let (first_exit, host_outside) = take_notes(&directory, &mut profile, &fleet);
-    // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.
+    // This comes first, because a journal that still lists changes of a killed daemon cannot be opened for
+    // new changes.
     clean_up_own(directories, &directory, name).await?;
     // Closed before anything is sent, so that nothing leaves outside the tunnel from here on.
     let lockdown = Lockdown::of(&profile, &fleet, &directory).await?;
@@ -90,18 +92,20 @@ pub async fn client_run(
     };
     let outcome = run_sandboxed(start).await;
     if let Err(error) = &outcome {
-        // Sent now, while `up` or systemd still listens. The log alone is not enough, because its disk may be full.
+        // The error is sent now, while `up` or systemd still listens. The log alone is not enough, because its disk
+        // may be full.
         notify::status(&output::sentence(error));
     }
     // The helper holds the lock as well. The next daemon can start only once the helper has ended.
     let has_helper_ended = process.end().await;
     directory.clear(&lock);
     if is_closed {
-        // Logged during `warren down` too: it opens the kill switch only after the daemon has ended.
+        // This is logged during `warren down` too, because `warren down` opens the kill switch only after the
+        // daemon has ended.
         tracing::warn!("the kill switch of {name} is closed until `warren down {name}` opens it");
     }
     if has_helper_ended {
-        // The helper's nft has done everything, but may take a while to end.
+        // The helper's nft has finished its work, but may take a while to end.
         lock.release();
     }
     outcome

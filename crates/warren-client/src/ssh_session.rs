@@ -1,4 +1,5 @@
-//! Finds out whether a command was typed in an SSH session, and warns before the kill switch cuts it.
+//! Finds out whether a command was typed in an SSH session, and warns before the kill switch cuts off that
+//! session.
 
 use std::net::IpAddr;
 
@@ -8,7 +9,7 @@ use warren_host::kill_switch::{InboundPort, InboundProtocol, KillSwitchRules};
 /// An SSH session, as sshd describes it in `SSH_CONNECTION`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SshSession {
-    /// The address that the user comes from.
+    /// The address from which the user connects.
     peer: IpAddr,
     /// The port of this host's sshd.
     port: u16,
@@ -38,7 +39,8 @@ impl SshSession {
         let stays = rules.allow_inbound.contains(&own) || !self.belongs_inside(rules);
         (!stays).then(|| {
             format!(
-                "the kill switch cuts this SSH session from {peer}: add \"{own}\" to allow_inbound in [kill_switch] to keep it"
+                "the kill switch cuts off this SSH session from {peer}: add \"{own}\" to allow_inbound in [kill_switch] to \
+                 keep the session"
             )
         })
     }
@@ -48,8 +50,8 @@ impl SshSession {
         let peer = self.peer;
         self.belongs_inside(rules).then(|| {
             format!(
-                "nft is missing, so this SSH session from {peer} would be answered through the tunnel and break: install nftables to \
-                 keep it"
+                "nft is missing, so the answers of this SSH session would go to {peer} through the tunnel, and the session \
+                 would break: install nftables to keep it"
             )
         })
     }
@@ -86,7 +88,7 @@ fn parent(process: u32) -> Option<u32> {
 }
 
 const VARIABLE: &str = "SSH_CONNECTION";
-/// How many parents are read. A shell, sudo and its helper processes are fewer.
+/// Maximum number of parents that are read. A shell, sudo and its helper processes are fewer.
 const MOST_PARENTS: usize = 16;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A stub resolver on the loopback device: asks the tunnel's resolvers for names below some domains, and for all others those that
-//! the host would ask without the tunnel.
+//! A stub resolver on the loopback device. It asks the tunnel's resolvers for names below some domains. For all other names, it
+//! asks the resolvers that the host would ask without the tunnel.
 //!
 //! It serves hosts whose programs do not all ask systemd-resolved. Its sockets are made before the sandbox, which allows no port below
 //! 1024. A name below the domains is never asked of another resolver, even if the tunnel's do not answer.
@@ -51,7 +51,7 @@ impl StubSockets {
     /// Takes the first loopback address that is free.
     ///
     /// # Errors
-    /// When none is, or this process may not use the port.
+    /// When no address is free, or this process may not use the port.
     pub(crate) fn bind() -> anyhow::Result<Self> {
         let mut last = None;
         for number in 1..=ADDRESSES {
@@ -163,7 +163,7 @@ impl Routing {
                 last = Some(answer);
             }
         }
-        // The resolvers' own refusal says more than the stub's would.
+        // The resolvers' own refusal says more than a refusal by the stub.
         last.or_else(|| failure(query, &question))
     }
 
@@ -174,7 +174,8 @@ impl Routing {
                 return tunnel.servers.clone();
             }
         }
-        // Held while the helper answers, so that queries of the same moment ask the helper once.
+        // The lock is held while the helper answers, so that queries of the same moment ask the helper only
+        // once.
         let mut known = self.known.lock().await;
         if let Some((until, servers)) = known.as_ref()
             && Instant::now() < *until
@@ -193,7 +194,7 @@ async fn serve_datagrams(socket: UdpSocket, routing: Arc<Routing>, dropped: Arc<
     let mut buffer = [0; 4096];
     loop {
         let Ok((length, from)) = socket.recv_from(&mut buffer).await else {
-            // The kernel is short of memory, for instance.
+            // For instance, the kernel has too little memory.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
@@ -225,7 +226,7 @@ async fn serve_connections(listener: TcpListener, routing: Arc<Routing>) {
         };
         while connections.try_join_next().is_some() {}
         let routing = routing.clone();
-        // A client that breaks off ends only its own connection.
+        // If a connection fails, only that client is affected.
         connections.spawn(async move { drop(serve_connection(stream, &routing).await) });
     }
 }

@@ -23,8 +23,8 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Returns the unit for this profile. `None` where systemd does not run or has no `warren@.service`. Also `None` if `up` was
-    /// asked for another file or another directory than the unit uses: `/etc/warren/NAME.toml` and the default directories.
+    /// Returns the unit for this profile. `None` where systemd does not run or has no `warren@.service`. The unit uses
+    /// `/etc/warren/NAME.toml` and the default directories. `None` too if `up` was asked for another file or directory.
     pub(crate) async fn for_profile(directories: &Directories, name: &str, file: &Path) -> Option<Self> {
         let is_usual = file == directories.config.join(format!("{name}.toml"));
         let unit = Self::of(directories, name).filter(|_| is_usual)?;
@@ -72,8 +72,8 @@ impl Unit {
             },
             () = tokio::time::sleep(timeout) => self.timed_out(timeout).await,
         };
-        // Otherwise systemd would restart the daemon for ever. A user who may not start one of the two units may not start the
-        // other either.
+        // Without this, systemd would restart the daemon for ever. A user who may not start one of the two units may not start
+        // the other either.
         drop(down.run_as_member().await);
         Err(failure)
     }
@@ -81,7 +81,7 @@ impl Unit {
     /// Starts the unit and waits until it is ready, or has done its work.
     ///
     /// # Errors
-    /// The unit's own sentence with its exit code, or that this user may not.
+    /// With the unit's own sentence and exit code, or when this user may not start the unit.
     pub(crate) async fn run_as_member(&self) -> anyhow::Result<()> {
         let mut start = systemctl(&["--no-ask-password", "start", &self.name]);
         let output = start.stderr(Stdio::piped()).output().await.context(NO_SYSTEMCTL)?;

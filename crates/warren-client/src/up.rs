@@ -55,9 +55,9 @@ pub struct UpOptions {
 /// process that is detached from this terminal.
 ///
 /// # Errors
-/// The reason, after everything that the daemon did is undone: [`ExitCode::Refused`] when the exit refused,
-/// [`ExitCode::TimedOut`] when it did not answer, or when it is known before the timeout why it cannot. If an exit had refused a
-/// running daemon before this `up`, that daemon keeps running and the tunnel's traffic stays blocked.
+/// With the reason. By then, everything that the daemon did is undone. [`ExitCode::Refused`] when the exit refused.
+/// [`ExitCode::TimedOut`] when it did not answer, or when the reason why it cannot answer is known before the timeout. If an
+/// exit had refused a running daemon before this `up`, that daemon keeps running and the tunnel's traffic stays blocked.
 pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result<()> {
     let mut profile = load_profile(&options.profile)?;
     let fleet = Fleet::load(&directories.state, &profile);
@@ -70,7 +70,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     let name = profile.name.as_str();
     let directory = DaemonDirectory::new(&directories.runtime, name);
     directory.create()?;
-    // Two starts at once would take the notify socket and the log from each other.
+    // The lock is needed because two starts at once would take the notify socket and the log from each other.
     let Some(lock) = directory.start_lock()? else {
         let sentence =
             format!("another `warren up {name}` is starting it already; see `warren status {name}`");
@@ -90,7 +90,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     if !closes && !kill_switch::is_closed(&directory)? && !others.is_empty() {
         output::warn(kill_switch::blocked_by(name, &others));
     }
-    // The daemon finds the kill switch closed and keeps it so.
+    // The daemon finds the kill switch closed and keeps it closed.
     let opened_on_failure = closes && close(&profile, &fleet, &directory).await?;
     if !closes {
         warn_without_firewall(&profile).await?;
@@ -136,7 +136,7 @@ fn put_first(profile: &mut ClientProfile, fleet: &Fleet, exit: &str) -> anyhow::
 
 /// Prints that the tunnel is up, and the warnings that the daemon reports.
 async fn report(directory: &DaemonDirectory, profile: &ClientProfile) -> anyhow::Result<()> {
-    // A daemon of another version may not be understood, but the tunnel is up nevertheless.
+    // The tunnel is up even if a daemon of another version sends a status that cannot be read.
     let status = ask_status(&directory.socket()).await.ok();
     output::print(&format!(
         "{}\n",
@@ -148,7 +148,7 @@ async fn report(directory: &DaemonDirectory, profile: &ClientProfile) -> anyhow:
     Ok(())
 }
 
-/// Closes the kill switch, after a warning to a user whom it cuts off. Returns whether it was open.
+/// Closes the kill switch. If that cuts off the user, warns first. Returns whether it was open.
 async fn close(profile: &ClientProfile, fleet: &Fleet, directory: &DaemonDirectory) -> anyhow::Result<bool> {
     let rules = kill_switch::rules(profile).await?;
     let warning = SshSession::current().and_then(|session| session.warning(&rules));
@@ -158,14 +158,14 @@ async fn close(profile: &ClientProfile, fleet: &Fleet, directory: &DaemonDirecto
     kill_switch::close_before_start(profile, fleet, directory).await
 }
 
-/// Warns a user whom a tunnel on a host without nft cuts off.
+/// Warns the user if the tunnel will cut off their session because this host has no nft.
 async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
     // Networks that the exit names are not known yet, so there is nothing to warn about.
     if warren_host::has_nft() || profile.routes.of_exit {
         return Ok(());
     }
-    // Without nft, the LAN is closed unless the profile asks for it, as with a kill switch. So these rules fit both
-    // cases.
+    // Without nft, the LAN is closed unless the profile asks for it, as with a kill switch. So these rules are
+    // right for both cases.
     let rules = kill_switch::rules(profile).await?;
     if let Some(warning) = SshSession::current().and_then(|session| session.warning_without_firewall(&rules))
     {
@@ -179,7 +179,7 @@ async fn give_time_to_cancel(warning: &str) {
     tokio::time::sleep(TIME_TO_CANCEL).await;
 }
 
-/// Starts the daemon and waits until traffic flows. Ends a daemon that does not get that far.
+/// Starts the daemon and waits until traffic flows. If that does not happen, ends the daemon.
 async fn start(
     directories: &Directories,
     options: &UpOptions,
@@ -238,7 +238,7 @@ async fn wait(
 ) -> anyhow::Result<()> {
     let deadline = Instant::now() + timeout;
     let mut last_status = None;
-    // Watched so that an interrupted `up` can still end the daemon.
+    // The signals are watched so that an interrupted `up` can still end the daemon.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     loop {
@@ -273,10 +273,10 @@ async fn wait(
 
 /// The daemon's error message with its exit code: from its log or, where the disk is full, from its last notification.
 fn failure_of(code: Option<i32>, directory: &DaemonDirectory, notified: Option<String>) -> anyhow::Error {
-    // A daemon that fails has another code, so somebody has stopped this one.
+    // A daemon that fails has another exit code, so somebody has stopped this one.
     if code == Some(0) {
-        let sentence =
-            "it was stopped before traffic flowed, as by `warren down`; run `warren up` again to connect";
+        let sentence = "the daemon was stopped before traffic flowed, for instance by `warren down`; run `warren up` \
+                        again to connect";
         return Failure::new(ExitCode::Failed, sentence).into();
     }
     let log = || format!("the client daemon ended; see {}", directory.log().display());

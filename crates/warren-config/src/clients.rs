@@ -1,5 +1,5 @@
-//! The exit's clients on disk: the store, which only the exit and its commands change, and `clients.toml`, which people write and
-//! the exit imports.
+//! The exit's clients on disk. Only the exit and its commands change the store. People write `clients.toml`, and the exit imports
+//! it.
 
 mod access;
 mod record;
@@ -30,7 +30,7 @@ use crate::storage::{self, LockFile};
 /// Enough to import several hundred thousand clients, at some 300 bytes each.
 const MOST_BYTES: u64 = 256 * 1024 * 1024;
 
-/// The store beside the file that `[clients] file` names: `clients.store` for `clients.toml`.
+/// The path of the store, beside the file that `[clients] file` names: `clients.store` for `clients.toml`.
 pub fn store_path(clients: &Path) -> PathBuf {
     let name = clients.file_name().unwrap_or_default();
     let stem = name.to_str().and_then(|name| name.strip_suffix(".toml"));
@@ -40,7 +40,8 @@ pub fn store_path(clients: &Path) -> PathBuf {
     clients.with_file_name(store)
 }
 
-/// Where a command puts the file for the exit to import: `clients.toml.import` for `clients.toml`.
+/// The path at which a command puts the file for the exit to import: `clients.toml.import` for
+/// `clients.toml`.
 pub fn staged_path(clients: &Path) -> PathBuf {
     with_suffix(clients, ".import")
 }
@@ -98,7 +99,7 @@ impl ClientsImport {
     /// # Errors
     /// When it cannot be read, is wrong, or others may write to it.
     pub fn read(path: &Path) -> Result<Option<Self>, ConfigError> {
-        // `metadata` would not do here: a dangling link is not a missing file.
+        // `metadata` would follow links, but a dangling link does not count as a missing file.
         match std::fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             // `read` below reports any other error.

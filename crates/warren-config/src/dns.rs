@@ -64,7 +64,8 @@ fn domain(value: Value<'_>) -> Result<String, Problem> {
     };
     if name.len() > 253 || !name.split('.').all(is_label) {
         return Err(value.problem(format!(
-            "has {}, but must have domains such as \"corp.example\", in ASCII (\"b\u{fc}ro.example\" is \"xn--bro-hoa.example\")",
+            "has {}, but must have domains such as \"corp.example\", in ASCII (write \"b\u{fc}ro.example\" as \
+             \"xn--bro-hoa.example\")",
             quoted(text)
         )));
     }

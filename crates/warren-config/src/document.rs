@@ -1,7 +1,7 @@
-//! A TOML text on its way to typed values: sections whose keys are read one by one.
+//! Reads a TOML text as sections, whose keys are read one by one into typed values.
 //!
-//! A section remembers which keys were asked for. So the code that reads keys also defines which exist, and any other
-//! key in the file is an error with a suggestion.
+//! A section remembers which keys were asked for. So the code that reads keys also defines which keys exist. Any
+//! other key in the file is an error with a suggestion.
 
 use std::path::Path;
 
@@ -112,7 +112,7 @@ impl<'a> Document<'a> {
         } else {
             format!("unknown key {} outside any section", quoted(key.get_ref()))
         };
-        // Words from other programs are too far from ours for a suggestion by likeness.
+        // Words from other programs differ too much from ours for a suggestion by similarity.
         let elsewhere = ELSEWHERE.iter().find(|(other, _)| key.get_ref().eq_ignore_ascii_case(other));
         let meant = elsewhere.map(|(_, name)| *name).filter(|name| self.asked.contains(name));
         let advice = meant.or_else(|| suggestion(key.get_ref(), self.asked.iter().copied())).map_or_else(
@@ -161,7 +161,7 @@ impl<'a> Section<'a> {
     ) -> Result<Option<Located<T>>, ConfigError> {
         self.asked.push(key);
         let Some((name, value)) = self.table.and_then(|table| entry(table, key)) else { return Ok(None) };
-        // The line of the key, not of its value: a list may span several lines.
+        // This is the line of the key. The value may be a list that spans several lines.
         let line = self.source.line(name.span().start);
         match parse(Value::new(value)) {
             Ok(value) => Ok(Some(Located { value, line })),
@@ -230,7 +230,7 @@ fn first_unknown<'t, 'a>(table: &'t DeTable<'a>, known: &[&str]) -> Option<Entry
         .min_by_key(|(name, _)| name.span().start)
 }
 
-/// A section's name as it stands between brackets.
+/// A section's name as it is written between brackets.
 fn bare(name: &str) -> String {
     let quoted = quoted(name);
     if name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {

@@ -49,7 +49,7 @@ impl FromStr for Endpoint {
             return Ok(Self { host: address.to_string(), port });
         }
         if text.matches(':').count() > 1 {
-            return Err("an IPv6 address must stand in brackets, such as \"[2001:db8::1]:443\"".to_owned());
+            return Err("an IPv6 address must be in brackets, such as \"[2001:db8::1]:443\"".to_owned());
         }
         match text.split_once(':') {
             Some((host, port)) => Ok(Self { host: parse_host(host)?, port: parse_port(port)? }),

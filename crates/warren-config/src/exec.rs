@@ -1,4 +1,4 @@
-//! The `[exec]` section of a profile: who may put programs inside or outside of the tunnel.
+//! The `[exec]` section of a profile: the users who may put programs inside or outside of the tunnel.
 
 use warren_host::dns::Servers;
 
@@ -12,7 +12,7 @@ use super::wording::quoted;
 pub struct ExecSettings {
     /// The users besides root who may run programs inside or outside, by name or by number.
     pub users: Vec<String>,
-    /// The resolvers that programs inside use, if they differ from those of `[dns]`. This is not a setting of the file.
+    /// The resolvers that programs inside use, if they differ from those of `[dns]`. The file cannot set them.
     pub servers: Option<Servers>,
 }
 

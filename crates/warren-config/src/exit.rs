@@ -27,7 +27,7 @@ pub struct ExitSettings {
     pub listen: Vec<SocketAddr>,
     /// The exit's keys.
     pub keys: ExitKeys,
-    /// The endpoint in profiles. Needed only to write one.
+    /// The endpoint in profiles. It is needed only to write a profile.
     pub endpoint: Option<Endpoint>,
     /// The IPv4 pool of inner addresses. At least one of the two pools is set.
     pub ipv4: Option<Ipv4Net>,
@@ -58,7 +58,7 @@ pub struct ExitSettings {
 }
 
 impl ExitSettings {
-    /// The key and the old one, if any.
+    /// The current key and, if there is one, the old key.
     pub fn private_keys(&self) -> Vec<PrivateKey> {
         [Some(self.keys.current.clone()), self.keys.old.clone()].into_iter().flatten().collect()
     }
@@ -85,8 +85,8 @@ impl ExitSettings {
 pub struct NatSettings {
     /// Whether clients' IPv4 packets are masqueraded.
     pub ipv4: bool,
-    /// Whether clients' IPv6 packets are masqueraded. By default only if the prefix is private; any other prefix is
-    /// routed to this host.
+    /// Whether clients' IPv6 packets are masqueraded. By default, they are masqueraded only if the prefix is
+    /// private. Any other prefix is routed to this host.
     pub ipv6: bool,
     /// The interface towards the internet.
     pub interface: NatInterface,
@@ -95,7 +95,7 @@ pub struct NatSettings {
 /// The interface through which clients' traffic leaves to the internet. NAT gives it the interface's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NatInterface {
-    /// The interface that the route leads to.
+    /// The interface to which the route leads.
     Auto,
     /// The device of this name.
     Name(String),
@@ -105,7 +105,7 @@ pub enum NatInterface {
 ///
 /// # Errors
 ///
-/// Names the line and says what to do, whatever is wrong with the file or its key file.
+/// If anything is wrong with the file or its key file. The error names the line and says what to do.
 pub fn load_exit(path: &Path) -> Result<ExitSettings, ConfigError> {
     let file::ConfigText { text, .. } =
         file::read(path, "set up an exit with: warren exit init --endpoint HOST")?;
@@ -125,7 +125,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitSettings, ConfigError
     let wireguard = read_wireguard(&mut document)?;
     let fleet = read_fleet(&mut document)?;
     let transport = Transport::read_exit(&mut document)?;
-    // The error is kept until unknown sections are reported: a missing section may be a misspelt one.
+    // Unknown sections are reported before this error, because a missing section may be a misspelt one.
     let identity = read_identity(&mut document);
     document.finish()?;
     let Identity { listen, keys, endpoint } = identity?;
@@ -224,7 +224,7 @@ fn read_clients(document: &mut Document<'_>) -> Result<(PathBuf, bool), ConfigEr
     let mut section = document.section("clients")?;
     let file = section.or("file", PathBuf::from("exit/clients.toml"), |value| {
         let text = value.text("a file name such as \"clients.toml\"")?;
-        // These paths name a directory, which a new file could not replace.
+        // Such a path names a directory, which a new file cannot replace.
         if text.is_empty() || text.ends_with('/') || text.ends_with("..") {
             return Err(value.problem("must be a file name such as \"clients.toml\""));
         }

@@ -16,7 +16,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 /// A file's text, and the metadata with its mode.
 #[derive(Debug)]
 pub(super) struct ConfigText {
-    /// Erased when dropped, because it may hold a private key.
+    /// The text is erased when dropped, because it may hold a private key.
     pub(super) text: Zeroizing<String>,
     /// The metadata of the file that was read, even if it was replaced since.
     pub(super) metadata: Metadata,
@@ -49,7 +49,8 @@ pub(super) fn read_opened(
     if metadata.len() > most {
         return Err(too_large(path, most));
     }
-    // Allocates room for everything: a vector that grows leaves its old buffer unwiped.
+    // Allocates room for everything, because a vector that grows leaves its old buffer behind without wiping
+    // it.
     let length = usize::try_from(metadata.len()).map_err(|_| too_large(path, most))?;
     let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
     // Reads one byte more than allowed, to notice a file that has grown meanwhile.

@@ -42,13 +42,15 @@ impl FromStr for ProfileName {
         if name.is_empty() {
             Err("is empty")
         } else if ["exit", "exit_hold"].contains(&name) {
-            // A profile's firewall table is `warren_NAME`. With these names it would be one of the exit's tables.
+            // A profile's firewall table is `warren_NAME`. With these names, it would have the name of one of the
+            // exit's tables.
             Err("is the exit's own")
         } else if name == "fleet" {
             // `fleet.toml` is the configuration of `warren-fleet`.
             Err("is the fleet's own")
         } else if name.len() > Self::LONGEST {
-            // A name has only ASCII, as the next check makes sure, so its bytes are characters.
+            // The next check makes sure that a name is ASCII, so its length in bytes is its number of
+            // characters.
             Err("is longer than 32 characters")
         } else if !name.bytes().all(plain) || !name.starts_with(|first: char| first.is_ascii_alphanumeric()) {
             Err(

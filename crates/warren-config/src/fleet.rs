@@ -31,7 +31,8 @@ pub(super) fn read_fleet(document: &mut Document<'_>) -> Result<Option<FleetSett
     match (name, max_staleness) {
         (None, None) => Ok(None),
         (None, Some(Located { line, .. })) => {
-            let sentence = "max_staleness in [fleet] has no effect without name; write name = \"ams1\" too, or another name for this exit, or remove it";
+            let sentence = "max_staleness in [fleet] has no effect without name; add a name for this exit, such as name = \
+                            \"ams1\", or remove max_staleness";
             Err(section.error(line, sentence))
         }
         (Some(name), max_staleness) => {

@@ -19,7 +19,7 @@ pub(super) struct KeySetting {
 impl KeySetting {
     /// Reads `private_key_file`, and `private_key` where it is allowed.
     pub(super) fn read(section: &mut Section<'_>, allow_inline: bool) -> Result<Self, ConfigError> {
-        // A relative name counts from the directory of the configuration, wherever the command runs.
+        // A relative name is relative to the directory of the configuration, wherever the command runs.
         let directory = section.path().parent().unwrap_or(Path::new("")).to_path_buf();
         let file = section.optional("private_key_file", |value| {
             let text = value.text("a file name such as \"home.key\"")?;
@@ -79,7 +79,7 @@ const WITHOUT_KEY: &str =
 const EXIT_WITHOUT_KEY: &str =
     "make a key with \"warren keygen\" and name its file here, or let \"warren exit init\" write both";
 
-/// An exit's keys and the file that they are from.
+/// An exit's keys and the file that they come from.
 #[derive(Debug)]
 pub struct ExitKeys {
     /// The key file. Under a service manager, only root can read it, and the manager hands a copy to the exit.
@@ -92,8 +92,8 @@ pub struct ExitKeys {
     pub old: Option<PrivateKey>,
 }
 
-/// The copy of the file that systemd hands to this service by `LoadCredential=`. With it, a daemon can have a key that
-/// its own user cannot read from the file.
+/// The copy of the file that systemd hands to this service by `LoadCredential=`. With the copy, a daemon can use a key
+/// although its own user cannot read the file.
 fn credential(file: &Path) -> Option<PathBuf> {
     let directory = std::env::var_os("CREDENTIALS_DIRECTORY")?;
     let path = Path::new(&directory).join(file.file_name()?);

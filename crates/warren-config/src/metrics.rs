@@ -12,8 +12,8 @@ use super::wording::quoted;
 pub struct MetricsSettings {
     /// `None` when they are not served.
     pub listen: Option<SocketAddr>,
-    /// Whether the file names the address. If it does not, another program may have the default address, and the exit
-    /// then runs without metrics.
+    /// Whether the file names the address. If it does not, and another program uses the default address, the exit
+    /// runs without metrics.
     pub is_asked_for: bool,
     /// Whether each client has metrics of its own.
     pub clients: bool,
@@ -34,8 +34,8 @@ impl MetricsSettings {
             && !is_local(address.ip())
         {
             let sentence = format!(
-                "listen in [metrics] is \"{address}\", which the internet could reach; \
-                 write a loopback or private address, or add public = true"
+                "listen in [metrics] is \"{address}\", which may be reachable from the internet; write a loopback or private \
+                 address, or add public = true"
             );
             return Err(section.error(*line, sentence));
         }

@@ -47,7 +47,7 @@ pub fn ipv6_pool(text: &str) -> Result<Ipv6Net, String> {
     let IpNet::V6(network) = parse(text)? else {
         return Err(format!("is {}, but must be an IPv6 network such as \"fd66:6666::/64\"", quoted(text)));
     };
-    // Clients can have no address of a /127: its only two are reserved, as `client_address` says.
+    // A /127 has no address for a client, because both of its addresses are reserved (`client_address`).
     if !(32..=126).contains(&network.prefix_len()) {
         return Err(format!("is {}, but must have a prefix length from 32 to 126", quoted(text)));
     }

@@ -27,8 +27,8 @@ impl OnDemandSettings {
                 return Ok(trusted);
             }
             Err(value.problem(
-                "would open the kill switch on these networks; set trusted_opens_kill_switch = true if that is meant, or remove \
-                 enabled = true from [kill_switch]",
+                "would open the kill switch on these networks; set trusted_opens_kill_switch = true if you want that, or \
+                 remove enabled = true from [kill_switch]",
             ))
         })?;
         section.finish()?;

@@ -68,7 +68,8 @@ impl ClientProfile {
         std::iter::once(&self.exit).chain(&self.other_exits)
     }
 
-    /// Leaves the host's own routes and resolvers alone, for a tunnel that only `warren exec` uses.
+    /// Changes the profile so that the host's own routes and resolvers stay as they are. Only `warren exec`
+    /// then uses the tunnel.
     pub fn leave_host_outside(&mut self) {
         self.routes.include.clear();
         self.routes.of_exit = false;
@@ -122,8 +123,8 @@ pub struct RouteSettings {
 /// Whether private networks on this host's links stay reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lan {
-    /// Private networks are not reachable. This also holds for profiles without the setting, because earlier
-    /// versions treated that as false.
+    /// Private networks are not reachable. This is also the value for profiles without the setting, because
+    /// earlier versions treated a missing setting as false.
     Closed,
     /// Private networks stay reachable, with or without a kill switch.
     Reachable,
@@ -145,16 +146,16 @@ impl Lan {
 /// An exit as its clients know it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteExit {
-    /// Where the exit listens.
+    /// The address at which the exit listens.
     pub endpoint: Endpoint,
-    /// At least one key. Several while the exit's key is being rotated.
+    /// The exit's keys, at least one. There are several while the exit's key is being rotated.
     pub public_keys: Vec<PublicKey>,
     /// The name in the TLS hello (SNI), which anybody on the path can read. None by default.
     pub server_name: Option<String>,
 }
 
 impl RemoteExit {
-    /// Whether a user means this exit: by its endpoint, or by its host alone.
+    /// Whether `name` means this exit: `name` is the exit's endpoint or only its host.
     pub fn is_called(&self, name: &str) -> bool {
         self.endpoint.host() == name || self.endpoint.to_string() == name
     }
@@ -164,7 +165,7 @@ impl RemoteExit {
 ///
 /// # Errors
 ///
-/// Names the line and says what to do, whatever is wrong with the file or its key file.
+/// If anything is wrong with the file or its key file. The error names the line and says what to do.
 ///
 /// ```
 /// let directory = tempfile::tempdir()?;
@@ -203,7 +204,7 @@ pub(super) fn parse(
     let key = KeySetting::read(&mut client, true)?;
     client.finish()?;
     let key_file = key.path().map(Path::to_owned);
-    // The error is kept until unknown sections are reported: a missing section may be a misspelt one.
+    // Unknown sections are reported before this error, because a missing section may be a misspelt one.
     let private_key = key.resolve(&client, mode);
     document.finish()?;
 
@@ -355,7 +356,7 @@ fn networks_left_out(value: Value<'_>, include: &[IpNet]) -> Result<Vec<IpNet>, 
     let is_included = |network: &IpNet| include.iter().any(|included| included.trunc() == network.trunc());
     match networks.iter().copied().find(is_included) {
         Some(both) => Err(value.problem(format!(
-            "contains {both}, which include contains too (by default it contains everything); remove it from \
+            "contains {both}, but include contains that network too (by default, include contains everything); remove it from \
              one of the two"
         ))),
         None => Ok(networks),

@@ -10,9 +10,9 @@ use super::Endpoint;
 
 /// Who has the private key of a new profile.
 pub enum ClientKey {
-    /// This machine made the key. The profile contains the only copy.
+    /// This machine made the key. The profile contains the only copy of it.
     Ours(PrivateKey),
-    /// The client made it and keeps the private half.
+    /// The client made the key and keeps the private half.
     Theirs(PublicKey),
 }
 
@@ -28,7 +28,8 @@ impl ClientKey {
 
 /// The settings of a new profile, apart from its exit and its key.
 ///
-/// A profile without the setting `lan` is of an earlier version, for which the LAN is closed.
+/// A new profile must set `lan`. A profile without it counts as one of an earlier version, for which the LAN
+/// is closed.
 pub const NEW_SETTINGS: &str = "[routes]\nlan = \"auto\"   # private networks on this machine's links stay reachable while there is no kill \
                                 switch\n";
 

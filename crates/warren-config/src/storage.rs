@@ -16,7 +16,7 @@ use warren_host::{directory_of, follows_links_at, make_lock_file};
 /// writes it.
 ///
 /// Follows a symbolic link if the link and its directory belong to root or to this user, and replaces the file that the
-/// link names. Another user's link could make root replace any file.
+/// link names. Links of other users are not followed, because they could make root replace any file.
 pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let path = follow_link(path)?;
     let (mode, owner) = match fs::symlink_metadata(&path) {
@@ -27,8 +27,8 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     replace(&path, Unfinished::Random, content, mode, Some(owner))
 }
 
-/// Makes writes beyond the process's file size limit fail, as writes to a full disk do. Otherwise such a write ends the
-/// process.
+/// Makes writes beyond the process's file size limit fail, as writes to a full disk do. Without this, such a write ends
+/// the process.
 ///
 /// # Errors
 /// When SIGXFSZ cannot be watched.
@@ -42,7 +42,7 @@ pub fn make_directory(path: &Path) -> io::Result<bool> {
     if path.is_dir() {
         return Ok(false);
     }
-    // Remembered before they are created: only these directories get the mode, not those that others made.
+    // This list is made before the directories are created, because only new directories get the mode.
     let missing: Vec<&Path> =
         path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
     fs::DirBuilder::new().recursive(true).mode(0o755).create(path)?;
@@ -80,8 +80,8 @@ impl LockFile {
     }
 }
 
-/// The owner for a new file. Root writes files for the service that owns the directory; other users can write only
-/// their own.
+/// The owner for a new file. Root writes files for the service that owns the directory. Other users can write only
+/// their own files.
 fn owner_of_new_file_at(path: &Path) -> io::Result<Owner> {
     if rustix::process::geteuid().is_root() {
         return Ok(Owner::of(&fs::metadata(directory_of(path))?));
@@ -92,7 +92,7 @@ fn owner_of_new_file_at(path: &Path) -> io::Result<Owner> {
 fn follow_link(path: &Path) -> io::Result<PathBuf> {
     match fs::symlink_metadata(path) {
         Ok(link) if link.is_symlink() && ![0, rustix::process::geteuid().as_raw()].contains(&link.uid()) => {
-            Err(io::Error::other("it is a symbolic link of another user's; put the file itself in its place"))
+            Err(io::Error::other("it is another user's symbolic link; put the file itself in its place"))
         }
         Ok(link) if link.is_symlink() && !follows_links_at(path) => Err(io::Error::other(
             "it is a symbolic link in another user's directory; put the file itself in its place",

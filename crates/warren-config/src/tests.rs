@@ -1,4 +1,4 @@
-//! What files mean, and the errors for invalid ones.
+//! The meaning of files, and the errors for invalid files.
 
 #![allow(
     clippy::indexing_slicing,
@@ -181,7 +181,8 @@ fn a_network_is_included_or_excluded() {
     {
         let why = refused(both).unwrap_err().to_string();
         assert!(
-            why.contains("exclude in [routes] contains") && why.contains("which include contains too"),
+            why.contains("exclude in [routes] contains")
+                && why.contains("but include contains that network too"),
             "{why}"
         );
     }

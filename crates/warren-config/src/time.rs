@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Parses a time from `least` to `most`, which have the same form. A number without a unit must be 0. The error continues
-/// a sentence that begins with the value's name.
+/// Parses a time from `least` to `most`, which are written in the same form. A number without a unit must be 0. The error
+/// continues a sentence that begins with the value's name.
 pub fn parse_time(text: &str, least: &str, most: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|_| match text.parse::<u64>() {
         Ok(_) => format!("needs a unit, such as {text}h or {text}min"),

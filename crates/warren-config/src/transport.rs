@@ -21,8 +21,8 @@ pub(crate) const MAX_CONNECTIONS: u32 = 32;
 /// How QUIC connections are driven.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transport {
-    /// The number of connections that a client asks for; by default this depends on the workers. For an exit, the most
-    /// that it grants a client.
+    /// For a client, the number of connections that it asks for. By default this depends on the workers. For an exit,
+    /// the most that it grants a client.
     pub connections: Option<u32>,
     /// The most UDP payloads in one GSO send.
     pub max_transmit_segments: u32,
@@ -51,10 +51,11 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Warren's own driver: it gave more goodput per CPU second than noq's on both sides (`bench/LOG.md`).
+    /// Warren's own driver. It gave more goodput per CPU second than noq's driver on both sides
+    /// (`bench/LOG.md`).
     const DRIVER: Driver = Driver::Warren;
-    /// The connections of a client whose losses are not repaired. A loss slows down only the connection that it happens
-    /// on.
+    /// The connections of a client whose losses are not repaired. A loss slows down only the connection on which it
+    /// happens.
     const UNREPAIRED_CONNECTIONS: u32 = 4;
 
     /// Reads the section of a client's profile.
@@ -131,8 +132,8 @@ impl Transport {
         }
     }
 
-    /// The optional features of the protocol that this side offers, as a bit set. noq's driver keeps no datagrams, so
-    /// it cannot send them again.
+    /// The optional features of the protocol that this side offers, as a bit set. Repair is left out with noq's
+    /// driver, which keeps no datagrams and so cannot send them again.
     pub fn features(&self) -> u64 {
         if self.repair && self.driver == Driver::Warren { NUMBERED } else { 0 }
     }
@@ -179,8 +180,8 @@ impl Transport {
     }
 }
 
-/// The number of workers for a host with this many cores: half as many, because the kernel's part of a packet's path
-/// and other programs take as much time again.
+/// The number of workers for a host with this many cores. It is half the number of cores, because the kernel and
+/// other programs need as much CPU time as the workers.
 fn automatic_workers(cores: usize) -> u8 {
     const MOST: u8 = 8;
     u8::try_from(cores / 2).unwrap_or(MOST).clamp(1, MOST)

@@ -104,7 +104,7 @@ pub(super) fn auto_or<T>(
 ) -> impl Fn(Value<'_>) -> Result<Option<T>, Problem> {
     move |value| match value.0.get_ref().as_str() {
         Some("auto") => Ok(None),
-        // A string that `parse` accepts is fine. For any other, "auto" must appear among the alternatives.
+        // If `parse` refuses a string, the error must name "auto" among the alternatives.
         Some(other) => match parse(value) {
             Ok(parsed) => Ok(Some(parsed)),
             Err(_) => Err(value.problem(format!("is {}, but must be \"auto\" or a number", quoted(other)))),

@@ -1,4 +1,4 @@
-//! The `[web]` section of an exit: where its web page for operators is served.
+//! The `[web]` section of an exit: the address of its web page for operators.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -37,8 +37,8 @@ pub(super) fn read_web(document: &mut Document<'_>) -> Result<Option<WebListen>,
         && !address.ip().to_canonical().is_loopback()
     {
         let sentence = format!(
-            "listen in [web] is \"{address}\", which other hosts could reach; \
-             write a loopback address such as \"127.0.0.1:9467\", and connect with: ssh -L 9467:127.0.0.1:9467 HOST"
+            "listen in [web] is \"{address}\", which other hosts can reach; write a loopback address such as \
+             \"127.0.0.1:9467\", and connect with: ssh -L 9467:127.0.0.1:9467 HOST"
         );
         return Err(section.error(*line, sentence));
     }
@@ -53,7 +53,7 @@ fn address_or_path(value: Value<'_>) -> Result<WebListen, Problem> {
     if text.starts_with('/') {
         if text.len() > LONGEST_PATH || text.contains('\0') {
             return Err(
-                value.problem(format!("is {}, but a socket's path has at most 107 bytes", quoted(text)))
+                value.problem(format!("is {}, but a socket path can have at most 107 bytes", quoted(text)))
             );
         }
         return Ok(WebListen::Unix(PathBuf::from(text)));

@@ -33,7 +33,8 @@ pub(super) fn read_wireguard(document: &mut Document<'_>) -> Result<Option<WireG
     match (listen, endpoint) {
         (None, None) => Ok(None),
         (None, Some(Located { line, .. })) => {
-            let sentence = "endpoint in [wireguard] has no effect without listen; write listen = \"0.0.0.0:51820\" too, or remove it";
+            let sentence = "endpoint in [wireguard] has no effect without listen; add listen = \"0.0.0.0:51820\", or remove \
+                            endpoint";
             Err(section.error(line, sentence))
         }
         (Some(Located { value, line }), _) if value.is_empty() => {

@@ -1,4 +1,4 @@
-//! The wording that messages share: quoting what a file says, hiding keys, and suggesting what was meant.
+//! The wording that messages share: quoting a file, hiding keys, and suggesting the name that was meant.
 
 use std::io;
 
@@ -29,7 +29,7 @@ pub fn quoted(text: &str) -> String {
 
 pub(super) fn clipped(text: &str) -> String {
     const LONGEST: usize = 60;
-    // Escaped before it is cut, because an escape takes more room than its character.
+    // The text is escaped before it is cut, because an escape takes more room than its character.
     let escaped = text.escape_debug().take(LONGEST + 1).collect::<String>();
     if escaped.chars().count() <= LONGEST {
         return escaped;
@@ -81,7 +81,7 @@ pub fn describe(error: &io::Error) -> String {
     let words = text.split(" (os error").next().unwrap_or(&text);
     let mut letters = words.chars();
     match letters.next() {
-        // The text stands in the middle of a sentence.
+        // The text will be in the middle of a sentence.
         Some(first) => first.to_lowercase().chain(letters).collect(),
         None => "unknown error".to_owned(),
     }

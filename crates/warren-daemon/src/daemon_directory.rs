@@ -23,8 +23,8 @@ use warren_control::{AskError, Request, SOCKET_NAME, ask, exec_socket};
 /// The exit's name among the daemons. No profile can have it.
 pub const EXIT: &str = "exit";
 
-/// What to do with the parts that a daemon leaves for its successor: a closed kill switch, and the table that keeps an exit's
-/// flows.
+/// What to do with the tables that a daemon leaves for its successor: a closed kill switch, and the table that keeps an
+/// exit's flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForSuccessor {
     /// Keep them for the successor.
@@ -49,8 +49,8 @@ impl DaemonDirectory {
     /// has its directory there too.
     ///
     /// # Errors
-    /// When that fails, or when others may write to this directory or the one above. Those others could put a socket or
-    /// a link there, and answer in the daemon's place.
+    /// When that fails, or when others may write to this directory or the one above. They could put a socket or a link
+    /// there, and answer in the daemon's place.
     pub fn create(&self) -> anyhow::Result<()> {
         self.path.parent().map_or(Ok(false), make_directory).and_then(|_| self.make()).with_context(
             || format!("cannot create {}; run as root, or choose another --runtime-dir", self.path.display()),
@@ -106,12 +106,13 @@ impl DaemonDirectory {
         self.path.join(SOCKET_NAME)
     }
 
-    /// The journal of what the daemon changed on the host.
+    /// The journal of the daemon's changes to the host.
     pub fn journal(&self) -> PathBuf {
         self.path.join("journal")
     }
 
-    /// The journal of what an exit leaves on purpose for its successor ([`warren_host::exit_hold`]).
+    /// The journal of the table that an exit leaves on purpose for its successor
+    /// ([`warren_host::exit_hold`]).
     pub fn hold_journal(&self) -> PathBuf {
         self.path.join("hold")
     }
@@ -134,7 +135,7 @@ impl DaemonDirectory {
     /// If a killed process left an opening for a login page, closes it. An opening that is still in use stays.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// When it cannot be closed.
     pub async fn release_portal(&self) -> anyhow::Result<()> {
         if !self.portal().exists() {
             return Ok(());
@@ -153,7 +154,7 @@ impl DaemonDirectory {
         write_note(&self.wanted_up(), "")
     }
 
-    /// Removes the note of `warren up` that it started this daemon. Returns whether there was one.
+    /// Removes the note that `warren up` started this daemon. Returns whether there was one.
     pub fn take_wanted_up(&self) -> bool {
         std::fs::remove_file(self.wanted_up()).is_ok()
     }
@@ -193,7 +194,7 @@ impl DaemonDirectory {
         write_note(&self.guard(), boot)
     }
 
-    /// Removes the note of [`Self::note_guard`], because the process ends on its own and was not killed.
+    /// Removes the note of [`Self::note_guard`], because the process ends normally and was not killed.
     pub fn forget_guard(&self) {
         // If the note stayed, the next process would believe that this one was killed, and would not close the kill
         // switch.
@@ -226,10 +227,11 @@ impl DaemonDirectory {
         write_note(&self.first_exit(), name)
     }
 
-    /// Reads and removes the note of the exit to try first, which is valid for one daemon. `None` if there is no note.
+    /// Reads and removes the note of the exit to try first. The note is valid for one daemon. `None` if there is no
+    /// note.
     pub fn take_first_exit(&self) -> Option<String> {
         let name = std::fs::read_to_string(self.first_exit()).ok()?;
-        // Otherwise the note would also count for later starts.
+        // If the note stayed, it would also count for later starts.
         drop(std::fs::remove_file(self.first_exit()));
         Some(name)
     }
@@ -270,8 +272,8 @@ impl DaemonDirectory {
         matches!(self.start_lock(), Ok(None))
     }
 
-    /// Takes the lock like [`Self::lock`], but waits a moment for a killed daemon: the lock stays held until the last
-    /// thread of that daemon has ended, although the daemon no longer answers.
+    /// Takes the lock like [`Self::lock`], but waits a moment for a killed daemon. Such a daemon no longer answers,
+    /// but its lock stays held until its last thread has ended.
     ///
     /// # Errors
     /// As [`Self::lock`].
@@ -338,7 +340,8 @@ impl DaemonDirectory {
             return Ok(false);
         }
         let lock = match for_successor {
-            // A daemon that starts finds its own directory among the others. It must not wait for itself.
+            // A daemon that is starting finds its own directory among the others, and must not wait for
+            // itself.
             ForSuccessor::Keep => self.lock()?,
             ForSuccessor::Remove => self.lock_after_kill().await?,
         };
@@ -365,16 +368,17 @@ impl DaemonDirectory {
         let released = warren_host::exec_groups::release(self.exec(), &name).await?;
         if released == Released::CutOff {
             output::warn(format!(
-                "programs that `warren exec {name}` has put into the tunnel still run and are cut off; end them and run \
-                 `warren cleanup {name}`, or run `warren up {name}`"
+                "programs that `warren exec {name}` has put into the tunnel still run, but are cut off from the network; end \
+                 them and run `warren cleanup {name}`, or run `warren up {name}`"
             ));
         }
         Ok(released == Released::All)
     }
 
-    /// Removes what a stopped daemon no longer needs. The log stays, because it may say why the daemon stopped.
+    /// Removes the files that a stopped daemon no longer needs. The log stays, because it may say why the
+    /// daemon stopped.
     pub fn clear(&self, _lock: &DaemonLock) {
-        // The socket may never have been made.
+        // The socket may not exist.
         drop(std::fs::remove_file(self.socket()));
         exec_socket::remove(self.runtime_dir(), &self.name());
     }
@@ -399,7 +403,7 @@ impl DaemonLock {
     /// Releases the lock even if another process still has a handle to it. That process must have nothing left to
     /// do.
     pub fn release(self) {
-        // Closing the file, if this fails, releases the lock with the last handle.
+        // If this fails, the lock is released when the last handle is closed.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -443,7 +447,7 @@ pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDirectory)>>
         let entry = entry.map_err(cannot)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let directory = DaemonDirectory::new(runtime_dir, &name);
-        // Only a daemon's directory has a lock file, which every daemon makes first.
+        // Every daemon makes its lock file first, and no other directory has one.
         match directory.lock_file().try_exists() {
             Ok(true) => all.push((name, directory)),
             Ok(false) => {}
@@ -471,7 +475,7 @@ pub async fn clean_up(runtime_dir: &Path, for_successor: ForSuccessor) -> anyhow
         match directory.clean_up(for_successor).await {
             Ok(true) => cleaned.push(name),
             Ok(false) => {}
-            // A directory that another user has spoiled must not keep the others from being cleaned up.
+            // If another user has made one directory unusable, the others must still be cleaned up.
             Err(error) => first_error = first_error.or(Some(error)),
         }
     }
@@ -546,9 +550,9 @@ mod tests {
 
         clean_up(runtime.path(), ForSuccessor::Keep).await.unwrap();
 
-        assert!(!directory.socket().exists(), "no daemon runs that could answer there");
+        assert!(!directory.socket().exists(), "no daemon is running that could answer there");
         assert!(!for_users.exists(), "nor there");
-        assert!(directory.notify_socket().exists(), "its starter still listens there");
+        assert!(directory.notify_socket().exists(), "the daemon's starter still listens there");
         assert!(directory.start_lock().unwrap().is_none());
     }
 

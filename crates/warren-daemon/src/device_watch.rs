@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::net::netdevice::name_to_index;
 
-/// How often to check, and so how soon a deletion is noticed.
+/// How often to check. A deletion is noticed within this time.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Whether this host has a network device of this name.

@@ -3,7 +3,8 @@
 /// Returns a source of random bytes for a state machine.
 ///
 /// # Panics
-/// When the kernel gives none. getrandom(2) waits until the kernel is seeded at boot, and then always gives some.
+/// When the kernel gives no random bytes. getrandom(2) waits until the kernel is seeded at boot, and then always
+/// gives some.
 pub fn source() -> warren_session::Entropy {
     Box::new(|bytes| getrandom::fill(bytes).expect("the kernel gives random bytes"))
 }

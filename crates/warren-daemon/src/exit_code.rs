@@ -32,8 +32,8 @@ impl ExitCode {
             .map_or(Self::Failed, |failure| failure.code)
     }
 
-    /// The exit code of `up` if the daemon that it started has ended with this code. A daemon that a signal has ended
-    /// has no code.
+    /// The exit code of `up` if the daemon that it started has ended with this code. A daemon that was ended by a
+    /// signal has no code.
     pub fn of_daemon(code: Option<i32>) -> Self {
         let passed_on = [Self::Usage, Self::NotRunning, Self::Refused, Self::TimedOut];
         passed_on.into_iter().find(|known| code == Some(*known as i32)).unwrap_or(Self::Failed)

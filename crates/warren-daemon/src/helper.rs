@@ -1,9 +1,10 @@
-//! The helper: a process beside a sandboxed daemon that does everything that needs other programs or the host's files.
+//! The helper is a process beside a sandboxed daemon. It does everything that needs other programs or the host's
+//! files.
 //!
-//! It starts before the daemon hears from the network, reads nothing from a network itself, and does only what
-//! [`protocol::HelperRequest`] lists. It also passes on the daemon's notices to its starter, and reconnects the log to
-//! a restarted journal ([`relay`]). It ends when the daemon ends, however that happens, and holds the daemon's lock
-//! until then.
+//! It starts before the daemon receives anything from the network, and reads nothing from a network itself. It does
+//! only what [`protocol::HelperRequest`] lists. It also passes on the daemon's notices to its starter, and reconnects
+//! the log to a restarted journal ([`relay`]). It ends when the daemon ends for any reason, and holds the daemon's
+//! lock until then.
 
 mod asking;
 mod look_up;

@@ -1,4 +1,4 @@
-//! The parts that the daemons of client and exit share with each other, and with the commands that start and ask them.
+//! The parts that the daemons of client and exit share. The commands that start and query the daemons use them too.
 //!
 //! Where a daemon lives:
 //! - [`directories`]: the directories of configuration, run-time files and state

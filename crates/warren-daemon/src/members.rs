@@ -1,4 +1,4 @@
-//! The group whose members may ask a client for its status, and start and stop clients through systemd.
+//! The members of this group may ask a client for its status, and may start and stop clients through systemd.
 
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
@@ -17,7 +17,7 @@ pub fn all() -> Vec<u32> {
 }
 
 /// Opens a client's directory to the group, so that its members reach the control socket. Returns the group. `None` if there is
-/// no such group, or this process may not do that. Files in the directory stay root's.
+/// no such group, or this process may not do that. Files in the directory still belong to root.
 pub fn admit(directory: &DaemonDirectory) -> Option<u32> {
     let group = group_in(&std::fs::read_to_string("/etc/group").ok()?)?;
     if !rustix::process::geteuid().is_root() {
@@ -33,8 +33,8 @@ pub fn admit(directory: &DaemonDirectory) -> Option<u32> {
 }
 
 fn open_to(directory: &Path, group: u32) -> anyhow::Result<()> {
-    // Under systemd's umask, the directory above is root's alone.
-    let above = directory.parent().context("the directory has none above it")?;
+    // Because of systemd's umask, only root may use the directory above.
+    let above = directory.parent().context("the directory has no parent")?;
     let mode = above.metadata().context("cannot inspect the directory above")?.permissions().mode();
     if mode & 0o055 != 0o055 {
         std::fs::set_permissions(above, std::fs::Permissions::from_mode(0o755))

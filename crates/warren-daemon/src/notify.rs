@@ -1,7 +1,7 @@
-//! Readiness notices to the process that started the daemon: systemd, or `warren up`, which listens like systemd.
+//! Notices to the process that started the daemon: systemd, or `warren up`, which listens like systemd.
 //!
-//! A sandboxed daemon has no socket to its starter, because another program could put its own socket there. Its helper
-//! sends the notices.
+//! A sandboxed daemon has no socket to its starter, because another program could put its own socket there. So the
+//! helper sends the notices.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ pub(crate) enum Notice {
     Status(String),
     /// The daemon is ending.
     Stopping,
-    /// The daemon is alive. A watchdog wants to hear that.
+    /// The daemon is alive. A watchdog waits for this notice.
     Alive,
 }
 
@@ -63,7 +63,7 @@ impl Watchdog {
         Self { ticks: sd_notify::watchdog_enabled().map(Self::ticks) }
     }
 
-    /// Waits until the watchdog must hear from the daemon. Waits for ever without a watchdog.
+    /// Waits until the watchdog's next notice is due. Waits for ever without a watchdog.
     pub async fn due(&mut self) {
         match &mut self.ticks {
             Some(ticks) => drop(ticks.tick().await),
@@ -77,7 +77,7 @@ impl Watchdog {
         say(&Notice::Alive);
     }
 
-    /// Three times as often as the watchdog demands, so that one delay does no harm.
+    /// The notices are three times as frequent as the watchdog demands, so that one delay does no harm.
     fn ticks(allowed: Duration) -> Interval {
         let mut ticks = tokio::time::interval((allowed / 3).max(Duration::from_millis(1)));
         // After a time in which the process did not run, one notice is enough.
@@ -116,8 +116,8 @@ fn one_line(status: &str) -> String {
 
 fn say(notice: &Notice) {
     let said = match CHANNEL.get() {
-        // If the helper is stuck, this notice is lost, but the daemon does not wait. Before the sandbox is entered, the
-        // notice can go directly.
+        // If the helper is stuck, this notice is lost, because the daemon must not wait. Before the sandbox is entered,
+        // the notice can be sent directly.
         Some(channel) => notice.send_over(channel).or_else(|_| notice.tell()),
         None => notice.tell(),
     };

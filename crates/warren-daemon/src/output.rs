@@ -17,7 +17,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     print_bytes(harmless(text).as_bytes())
 }
 
-/// Writes bytes to standard output. A reader that went away, like `head`, is not an error.
+/// Writes bytes to standard output. It is not an error if the reader went away, as `head` does.
 pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     match write_stdout(bytes) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -25,7 +25,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Writes text to standard output. The text must not be lost, so a reader that went away is an error.
+/// Writes text to standard output. The text must not be lost, so it is an error if the reader went away.
 pub fn print_all(text: &str) -> anyhow::Result<()> {
     write_stdout(text.as_bytes()).map_err(|error| unwritten(&error))
 }
@@ -55,13 +55,12 @@ pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&format!("{text}\n"))
 }
 
-/// Writes valid JSON, laid out for people, and a line break to standard output. The text is not parsed for that, so it may be
-/// long.
+/// Writes valid JSON, laid out for people, and a line break to standard output. The text is not parsed, so it may be long.
 pub fn print_json_text(text: &str) -> anyhow::Result<()> {
     print(&format!("{}\n", laid_out(text)))
 }
 
-/// Lays valid JSON out as `serde_json` does: a line for each entry, and two spaces for each level.
+/// Lays valid JSON out as `serde_json` does, with a line for each entry and two spaces for each level.
 fn laid_out(text: &str) -> String {
     let mut out = String::with_capacity(2 * text.len());
     let (mut depth, mut is_in_string, mut is_escaped) = (0_usize, false, false);

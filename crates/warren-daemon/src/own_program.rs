@@ -9,7 +9,7 @@ use crate::logging::LogSettings;
 
 /// A command that runs this program in `/`, even after an upgrade has replaced its file.
 pub fn command() -> Command {
-    // A relative path in the arguments would break, so directories are passed as absolute ones.
+    // A relative path in the arguments would not work there, so directories are passed as absolute paths.
     let mut command = Command::new(program());
     command.current_dir("/");
     command

@@ -1,5 +1,6 @@
-//! A panic ends the whole process, no matter in which thread or task it occurs: a daemon without one of its parts helps nobody.
-//! The host is then as after SIGKILL, and the next start or `warren cleanup` undoes it.
+//! A panic ends the whole process, no matter in which thread or task it occurs, because a daemon is of no use without one of
+//! its parts. The host is then in the same state as after SIGKILL. The next start or `warren cleanup` undoes the daemon's
+//! changes.
 
 #[cfg(debug_assertions)]
 use warren_control::Part;

@@ -8,8 +8,8 @@ use warren_host::dns::nameservers;
 /// itself.
 const LISTS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
 
-/// The resolvers on other hosts. A resolver on this host is left out: it forwards its queries without the mark of the
-/// tunnel's sockets.
+/// The resolvers on other hosts. A resolver on this host is left out, because it forwards queries without the mark of
+/// the tunnel's sockets.
 pub fn listed() -> Vec<IpAddr> {
     let mut servers = Vec::new();
     for text in LISTS.iter().filter_map(|file| std::fs::read_to_string(file).ok()) {
@@ -25,7 +25,7 @@ pub fn listed() -> Vec<IpAddr> {
 fn parse(text: &str) -> impl Iterator<Item = IpAddr> {
     let is_elsewhere = |server: &IpAddr| match server {
         IpAddr::V4(server) => !server.is_loopback() && !server.is_unspecified(),
-        // Without its link, a link-local address cannot be reached.
+        // A link-local address is left out, because it cannot be reached without its link.
         IpAddr::V6(server) => {
             !server.is_loopback() && !server.is_unspecified() && !server.is_unicast_link_local()
         }

@@ -1,9 +1,9 @@
-//! The rights that a daemon gives up before it hears from a network, so that an attacker who takes it over gains
-//! little.
+//! The rights that a daemon gives up before it receives anything from a network. So an attacker who takes the
+//! daemon over gains little.
 //!
 //! It keeps only CAP_NET_ADMIN. It cannot start programs, can open only its own files, and can make only the system
-//! calls that it needs. Threads and children inherit the limits, and nothing lifts them. Anything beyond that is the
-//! work of its [`crate::helper`].
+//! calls that it needs. Threads and children inherit the limits, and nothing can lift them. The daemon's
+//! [`crate::helper`] does everything else.
 
 mod capabilities;
 mod files;
@@ -40,22 +40,26 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    let refused = || format!("cannot enter the sandbox; {SWITCH}=off in the environment runs without it");
-    // First, because landlock and seccomp take only processes that cannot gain privileges, or have CAP_SYS_ADMIN.
+    let refused =
+        || format!("cannot enter the sandbox; set {SWITCH}=off in the environment to run without it");
+    // This comes first. Landlock and seccomp accept only processes that cannot gain privileges or have
+    // CAP_SYS_ADMIN.
     hide().with_context(refused)?;
     let are_anothers = files.are_anothers();
     let files = files::confine(files).with_context(refused)?;
     if files == FileAccess::Unconfined {
         tracing::warn!(
-            "this kernel has no landlock (CONFIG_SECURITY_LANDLOCK, Linux 5.13), so the daemon could open files that are not its own; it works without landlock"
+            "this kernel has no landlock (CONFIG_SECURITY_LANDLOCK, Linux 5.13), so the daemon is not restricted to its own \
+             files; it works without landlock"
         );
     }
     capabilities::keep_network_administration_for_good(are_anothers).with_context(refused)?;
-    // Last, because the filter forbids the system calls of the steps above.
+    // This comes last, because the filter forbids the system calls of the steps above.
     let system_calls = system_calls::confine().with_context(refused)?;
     if !system_calls {
         tracing::warn!(
-            "this kernel has no seccomp filters (CONFIG_SECCOMP_FILTER), so the daemon could make system calls that it does not need; it works without seccomp"
+            "this kernel has no seccomp filters (CONFIG_SECCOMP_FILTER), so the daemon is not restricted to the system calls \
+             that it needs; it works without seccomp"
         );
     }
     // The sandbox is entered once.
@@ -63,8 +67,8 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes all rights from this process except those for a look-up. The process must have only one thread. If the kernel cannot
-/// take a right away, it stays.
+/// Takes all rights from this process except those for a look-up. The process must have only one thread. A right that the
+/// kernel cannot take away stays.
 pub(crate) fn enter_for_look_up() {
     // If one right stays, the others must still be taken away.
     for taken in

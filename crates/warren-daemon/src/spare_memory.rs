@@ -1,5 +1,5 @@
-//! Lets a daemon shrink again after a rush of clients or strangers. Their connections took some 50 KiB each, which the
-//! allocator keeps for new ones unless it is told to release it.
+//! Reduces a daemon's memory again after a rush of clients or strangers. Their connections took some 50 KiB each. The
+//! allocator keeps that memory for new connections unless it is told to release it.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use warren_tunnel::WorkerHandle;
 /// Pause between two checks. Releasing memory takes some milliseconds, in which an allocating worker waits.
 const SOON: Duration = Duration::from_secs(10);
 
-/// The longest pause, after checks that released nothing because the memory is in use.
+/// The longest pause. Pauses get longer after checks that released nothing because the memory is in use.
 const LATER: Duration = Duration::from_secs(320);
 
-/// Growth below this is ignored: memory that comes and goes in this range is reused.
+/// Growth below this is ignored, because memory that comes and goes in this range is reused.
 const SLACK_KIB: u64 = 512;
 
 /// Watches how much memory the process has.
@@ -41,8 +41,8 @@ impl SpareMemory {
         let is_large = before >= self.least_kib + SLACK_KIB;
         if is_large {
             let mut caches = workers.thread_caches().await;
-            // The allocator keeps memory per thread, which malloc_trim(3) leaves alone. Only the thread itself can give
-            // that up. Of 696 pages in use, 316 held nothing but such memory (bench/LOG.md).
+            // The allocator keeps memory for each thread. malloc_trim(3) does not release it, and only the thread
+            // itself can give it up. Of 696 pages in use, 316 held only such memory (bench/LOG.md).
             caches.push(ThreadCache::take());
             release_spare_memory(caches);
         }

@@ -2,8 +2,8 @@
 
 /// A range of rule priorities with room for several tunnels.
 ///
-/// A band begins with one rule per tunnel for packets that come out of that tunnel. The rules of all tunnels for
-/// specific routes follow, then the rules of all tunnels for default routes. The kernel tries lower priorities first.
+/// A band begins with one rule per tunnel, for packets that come out of that tunnel. Next come all tunnels' rules for
+/// specific routes, and then all tunnels' rules for default routes. The kernel tries lower priorities first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band {
     first: u32,
@@ -50,8 +50,8 @@ impl Band {
     }
 }
 
-/// Gaps between the bands leave room for rules that were added without a priority: the kernel puts such a rule right in
-/// front of all others. The lowest bands have room for few tunnels, but stand in front of almost anything.
+/// The gaps between the bands are for rules that were added without a priority, because the kernel puts such a rule
+/// right in front of all others. The lowest bands have room for few tunnels, but stand in front of almost anything.
 const BANDS: [Band; 12] = [
     Band::USUAL,
     Band::new(4736, 256),

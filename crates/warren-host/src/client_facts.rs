@@ -1,4 +1,4 @@
-//! The facts about a client and its host that its plan and its firewall are computed from.
+//! The facts about a client and its host. The client's plan and firewall are computed from them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ pub struct ClientPlanFacts {
     pub device: DeviceName,
     /// A TUN device that nobody reads. Its routes back up those of `device`: if somebody deletes `device`, the tunnel's
     /// traffic goes nowhere instead of outside. Both devices vanish with the process that holds them. Traffic then
-    /// takes the path that it had before.
+    /// takes the path that it took before the tunnel.
     pub void: Option<DeviceName>,
     /// Bytes of the largest inner packet.
     pub mtu: u16,
@@ -21,7 +21,8 @@ pub struct ClientPlanFacts {
     pub ipv4: Option<Ipv4Addr>,
     /// The leased inner address, if the exit gave one and the device takes it ([`crate::facts::takes_ipv6`]).
     pub ipv6: Option<Ipv6Addr>,
-    /// Whether the kernel has IPv6, from [`crate::facts::has_ipv6`]. Without it, the plan has no IPv6 routes.
+    /// Whether the kernel has IPv6, as [`crate::facts::has_ipv6`] returns it. Without it, the plan has no
+    /// IPv6 routes.
     pub kernel_has_ipv6: bool,
     /// Networks that go through the tunnel. Without a lease for their IP version they become unreachable instead of
     /// going outside.

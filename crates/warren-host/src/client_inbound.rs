@@ -1,8 +1,8 @@
-//! What a client's host accepts from its tunnel, and how it answers.
+//! The packets that a client's host accepts from its tunnel, and the way of the answers.
 //!
-//! Nobody opens a connection to the inner addresses, except to ports that the profile allows. A split tunnel's routes
-//! would send answers to visitors outside, so a routing table of its own sends everything from an inner address back
-//! through the tunnel.
+//! Connections to the inner addresses are refused, except to ports that the profile allows. The routes of a split
+//! tunnel would send answers to visitors outside. So another routing table sends everything from an inner address
+//! back through the tunnel.
 
 use std::net::IpAddr;
 
@@ -13,8 +13,8 @@ use crate::routing_tables;
 use crate::ruleset_text::chain;
 use crate::{CARRIER_MARK, DeviceName, Family, FirewallMark, Route, RouteKind, Rule, Step};
 
-/// The routes for answers to visitors, of each IP version that the tunnel does not carry as a whole. The rules that lead
-/// to them are [`rules`].
+/// The routes for answers to visitors, for each IP version that the tunnel does not carry as a whole. [`rules`] makes
+/// the rules that lead to these routes.
 pub(crate) fn routes(host: &ClientPlanFacts) -> Vec<Step> {
     let route = |destination, device: Option<&DeviceName>, kind, metric| {
         Step::Route(Route { destination, device: device.cloned(), table: table(host.slot), kind, metric })
@@ -84,14 +84,14 @@ pub(crate) fn chains(text: &mut String, host: &ClientPlanFacts) {
     chain(text, "from_tunnel", "", &from_tunnel(host, visited.as_deref()));
 }
 
-/// Matches packets to the inner addresses that came out of the tunnel, which [`chains`] judge.
+/// Matches packets to the inner addresses that came out of the tunnel. [`chains`] then decides about them.
 pub(crate) fn arrivals(host: &ClientPlanFacts) -> impl Iterator<Item = String> {
     inner(host).map(|(family, address)| {
         format!("iifname \"{}\" {} daddr {address} jump from_tunnel", host.device, family.keyword())
     })
 }
 
-/// Marks answers of containers to visitors, who came out of the tunnel.
+/// Marks the answers of containers to visitors from the tunnel.
 pub(crate) fn forwarded_answers(host: &ClientPlanFacts) -> Option<String> {
     let mark = mark(host);
     (!split(host).is_empty()).then(|| format!("ct direction reply ct mark {mark:#x} meta mark set {mark:#x}"))
@@ -131,7 +131,7 @@ fn allowed(host: &ClientPlanFacts, protocol: InboundProtocol) -> Option<String> 
     (!ports.is_empty()).then(|| ports.join(", "))
 }
 
-/// The inner address of each IP version of which the tunnel does not carry everything. None without allowed ports.
+/// The inner address of each IP version that the tunnel carries only in part. Empty if no ports are allowed.
 fn split(host: &ClientPlanFacts) -> Vec<(Family, IpAddr)> {
     let is_whole = |family| host.include.iter().any(|network| *network == everything(family));
     inner(host).filter(|(family, _)| !host.allowed_forwards.is_empty() && !is_whole(*family)).collect()
@@ -185,8 +185,8 @@ const SLOT_SHIFT: u32 = 20;
 /// The metric of routes that count only once the device is gone. Higher than the kernel's default metric, which for
 /// IPv6 is 1024 (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
 pub(crate) const VOID_METRIC: u32 = 0x5761;
-/// Seconds after its last packet for which a visitor is remembered. At least as long as conntrack remembers a UDP flow
-/// with answers (`nf_conntrack_udp_timeout_stream`).
+/// How many seconds a visitor is remembered after its last packet. This is at least as long as conntrack remembers a
+/// UDP flow with answers (`nf_conntrack_udp_timeout_stream`).
 const VISIT: u16 = 180;
 
 #[cfg(test)]

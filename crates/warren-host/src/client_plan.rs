@@ -1,9 +1,9 @@
 //! The changes that a client needs on its host.
 //!
 //! The tunnel's routes are in a table of their own. Unmarked traffic looks that table up before `main`, so no route
-//! that a network pushes wins over the tunnel's. The carrier is marked and never sees them. Two rules per IP version
-//! keep several tunnels apart: the kernel looks up all tunnels' specific routes first, then all tunnels' default
-//! routes.
+//! that a network pushes wins over the tunnel's. The carrier's packets are marked, so these routes do not apply to
+//! them. Two rules per IP version keep several tunnels apart: the kernel looks up all tunnels' specific routes
+//! first, then all tunnels' default routes.
 
 use ipnet::IpNet;
 
@@ -110,7 +110,8 @@ fn taken_guests<'h>(
     })
 }
 
-/// Routes to the guests' device rather than to the main table, where a LAN may claim the same addresses.
+/// Makes a route to the guests' device. A look-up in the main table would not be safe, because a LAN may
+/// claim the same addresses there.
 fn to_guests(host: &ClientPlanFacts, guest: &GuestNetwork) -> Step {
     Step::Route(Route {
         destination: guest.network,
@@ -178,7 +179,8 @@ fn rules(host: &ClientPlanFacts, family: Family, networks: &[IpNet]) -> Vec<Step
         }));
     }
     if has_specific {
-        // Suppressing prefix length 0 ignores the table's default route, which the last rule looks up.
+        // Suppressing prefix length 0 makes this rule ignore the table's default route. The last rule looks
+        // that route up.
         rules.push(rule(specific, Some(0)));
     }
     if has_default {

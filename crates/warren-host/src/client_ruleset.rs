@@ -1,8 +1,8 @@
 //! The text of a client's firewall.
 //!
-//! Inbound connections are answered the way they came. Nobody outside may use the inner addresses, and only allowed ports
-//! are open to those who come through the tunnel. Packets that are forwarded into the tunnel get an inner address, and no packet
-//! leaves outside with one.
+//! Answers to inbound connections take the way by which the connection came. Hosts outside the tunnel cannot use the inner
+//! addresses. Hosts that come through the tunnel reach only allowed ports. Packets that are forwarded into the tunnel get an
+//! inner address. No packet with an inner address leaves outside the tunnel.
 
 use ipnet::IpNet;
 
@@ -41,8 +41,8 @@ pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
     text
 }
 
-/// Drops packets from the LAN to an inner address. Their sender wants to discover the address or to break into a
-/// connection (CVE-2019-14899).
+/// Drops packets from the LAN to an inner address. Such a packet is an attempt to discover the address or to
+/// attack a connection (CVE-2019-14899).
 fn outside(host: &ClientPlanFacts) -> Vec<String> {
     inner(host)
         .map(|(family, address)| {
@@ -66,7 +66,7 @@ fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
         format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"),
         format!("{new} meta l4proto != tcp ct mark set {mark:#x}"),
     ]);
-    // A session older than this table that was already tracked.
+    // This matches a session that is older than this table but was already tracked.
     let older = "ct state established ct direction original ct mark 0";
     rules.push(format!("{older} fib daddr type local ct mark set {mark:#x}"));
     for (family, guests) in guests(host) {
@@ -75,7 +75,8 @@ fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
         rules.push(format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"));
         rules.push(format!("{new} meta l4proto != tcp ct mark set {mark:#x}"));
     }
-    // A session from before connections were tracked. A connection that began here has no listening port.
+    // This matches a session that began before connections were tracked. If a connection began on this host,
+    // its port here is not a listening port.
     rules.extend(set(listening).map(|ports| format!("{new} tcp dport {{ {ports} }} ct mark set {mark:#x}")));
     rules.push(format!("ct direction reply ct mark {mark:#x} meta mark set {mark:#x}"));
     rules.extend(client_inbound::forwarded_answers(host));
@@ -120,8 +121,8 @@ fn postrouting(host: &ClientPlanFacts) -> Vec<String> {
         .collect()
 }
 
-/// No packet with an inner address leaves outside, even after the daemon was killed. Connections survive their tunnel,
-/// and connection tracking continues to translate them.
+/// No packet with an inner address leaves outside, even after the daemon was killed. Connections outlive their tunnel,
+/// and connection tracking continues to translate their packets.
 fn leaving_outside(host: &ClientPlanFacts) -> Vec<String> {
     let tunnels = [format!("meta oifgroup {DEVICE_GROUP} accept"), "oifname \"lo\" accept".into()];
     let drops = inner(host).map(|(family, address)| format!("{family} saddr {address} counter drop"));

@@ -1,4 +1,4 @@
-//! Ends connections whose local address is removed. Otherwise, their retransmissions over IPv6 would leave by any route, with the
+//! Ends connections whose local address is removed. If they stayed, their IPv6 retransmissions would leave by any route, with the
 //! old source address.
 
 use std::{io, net::IpAddr};
@@ -38,8 +38,8 @@ fn end_where(is_its: impl Fn(&DiagSocket) -> bool) -> io::Result<usize> {
     Ok(ended)
 }
 
-/// All states of net/tcp_states.h except TIME_WAIT, CLOSE and LISTEN, in which the kernel retransmits nothing. A
-/// connected UDP socket has the state of an established connection.
+/// All states of net/tcp_states.h except TIME_WAIT, CLOSE and LISTEN. In those three, the kernel retransmits
+/// nothing. A connected UDP socket has the state of an established connection.
 const CONNECTED: u32 = 0xfff & !(1 << 6 | 1 << 7 | 1 << 10) & !1;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The network that this host is in, recognised by its addresses and by its router's hardware address.
 //!
-//! The name of a Wi-Fi network plays no part: anybody can give a network any name.
+//! The name of a Wi-Fi network does not count, because anybody can give a network any name.
 
 use std::{fmt, io, net::IpAddr, str::FromStr};
 

@@ -1,7 +1,7 @@
 //! The host's resolvers: set while a tunnel is up, kept that way, and put back exactly.
 //!
-//! Hosts differ in how programs find their resolvers. systemd-resolved keeps them per link, resolvconf(8) collects
-//! them, and without either, the file itself is written. [`DnsPlan::of_host`] finds out which.
+//! Hosts differ in how programs find their resolvers. systemd-resolved keeps them per link. resolvconf(8) collects
+//! them. On other hosts, the file itself is written. [`DnsPlan::of_host`] finds out which.
 //!
 //! Each change is recorded in the state directory before it is made, because a file in `/etc` outlives both the daemon
 //! and the boot. [`recover`] puts the resolvers back after a kill or a power cut.
@@ -41,8 +41,8 @@ use method::{Method, RESOLVCONF, RESOLVECTL};
 /// The file that programs read their resolvers from, resolv.conf(5).
 pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Whether programs on this host need a stub resolver to split names by domain, because not all of them ask
-/// systemd-resolved, which does that itself.
+/// Whether this host needs a stub resolver that splits names by domain. systemd-resolved splits them itself,
+/// but not all programs of this host ask it.
 pub fn needs_stub() -> bool {
     !(method::resolved_runs() && method::leads_to_stub(Path::new(RESOLV_CONF)))
 }
@@ -107,7 +107,8 @@ impl DnsPlan {
     /// The settings of the tunnel's link in systemd-resolved, as arguments of resolvectl(1) without the link.
     fn link_properties(&self) -> Vec<(&'static str, Vec<String>)> {
         let servers = self.servers.iter().map(IpAddr::to_string).collect();
-        // A routing domain sends queries and completes no short names. `~.` stands for all names.
+        // A routing domain only selects the resolvers for a query. It does not complete short names. `~.`
+        // stands for all names.
         let (domains, is_default) = match &self.split {
             Some(split) => (split.domains.iter().map(|domain| format!("~{domain}")).collect(), "no"),
             None => (vec!["~.".to_owned()], "yes"),

@@ -21,16 +21,16 @@ use crate::plain_file::{directory_of, open_plain};
 pub enum Unfinished<'a> {
     /// A random name. Other processes may write in the same directory at the same time.
     Random,
-    /// Always this path, in the target's directory. So killed writers leave at most one file, and the next writer
-    /// removes it. A lock must keep other writers away.
+    /// Always this path, in the target's directory. So killed writers leave at most one file, which the next
+    /// writer removes. A lock must keep other writers away.
     At(&'a Path),
 }
 
-/// Replaces the file at `path`. A symbolic link there is replaced, not followed. The new file has exactly this mode,
-/// whatever the umask. Without an owner, it belongs to this process's user.
+/// Replaces the file at `path`. A symbolic link there is replaced, not followed. The new file has exactly this mode.
+/// The umask does not change it. Without an owner, it belongs to this process's user.
 ///
 /// # Errors
-/// If the file cannot be written or renamed. Then the old file is unchanged.
+/// If the file cannot be written or renamed. In that case the old file is unchanged.
 pub fn replace(
     path: &Path,
     unfinished: Unfinished<'_>,
@@ -180,7 +180,8 @@ fn complete(
     // The mode is not set at creation, where the umask would change it. It is set after the owner, so that no other
     // user can read the file in between.
     file.set_permissions(Permissions::from_mode(mode))?;
-    // Done before the rename: after a power cut, the final name must not lead to an incomplete file.
+    // This comes before the rename, because the final name must not lead to an incomplete file after a power
+    // cut.
     file.sync_all()?;
     Ok(named)
 }

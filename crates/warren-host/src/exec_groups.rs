@@ -1,9 +1,9 @@
-//! Single programs inside a tunnel while the host is outside, or outside while the host is inside.
+//! Runs single programs inside a tunnel while the host is outside, or outside while the host is inside.
 //!
 //! A program's cgroup ([`ExecGroup`]) decides on which side it is. An nftables table recognises the packets of these
-//! cgroups, marks them, and drops what cannot go to its side. The table belongs to no process: it stays however the daemon
-//! ends, so a program inside never leaves outside. [`release`] removes it, or leaves it in place, with no way out, while a
-//! program is still inside.
+//! cgroups and marks them. It drops packets that cannot leave on their program's side. The table belongs to no process. It
+//! stays, no matter how the daemon ends, so packets of a program inside never leave outside. [`release`] removes the
+//! table. If a program is still inside, it keeps the table, which then gives the program no way out.
 
 mod cgroup;
 mod rules;
@@ -62,7 +62,8 @@ struct Loaded {
     rules: ExecRules,
     /// The numbers of both cgroups. nft refers to a cgroup by number.
     groups: [Option<u64>; 2],
-    /// The kernel's listing. `None` if nft could not list the table. Then a change by others cannot be noticed.
+    /// The kernel's listing. `None` if nft could not list the table. In that case changes by others go
+    /// unnoticed.
     listing: Option<String>,
 }
 
@@ -84,11 +85,12 @@ impl ExecTable {
         let undo = undo(&table);
         let is_new = !journal.outstanding().values().any(|outstanding| *outstanding == undo);
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
-        // Listed before it is made, so that it is found if this process is killed in between.
+        // The table is listed before it is made, so that it is found if this process is killed in between.
         let entry = if is_new { Some(journal.begin(undo).map_err(failed)?) } else { None };
         let mut made = Self { path: path.to_owned(), journal, table, loaded: None };
         if let Err(error) = made.load(groups, rules).await {
-            // An nft that fails may have made the table nevertheless. It stays listed unless it is surely gone.
+            // nft may have made the table although it failed. The table stays listed unless it certainly does
+            // not exist.
             if let Some(entry) = entry
                 && nft::delete(FAMILY, &made.table).await.is_ok()
             {
@@ -139,7 +141,7 @@ impl ExecTable {
 /// The fate of the programs inside when their tunnel has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// There was nothing.
+    /// There was nothing to release.
     Nothing,
     /// The table and the cgroups are gone.
     All,

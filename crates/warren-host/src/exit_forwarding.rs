@@ -1,4 +1,5 @@
-//! For whom an exit's host forwards packets: only for its clients, or also for others because somebody else turned forwarding on.
+//! Finds out for whom an exit's host forwards packets: only for the exit's clients, or also for others because somebody else
+//! turned forwarding on.
 //!
 //! The kernel forwards an IPv4 packet if the device on which it arrives has `forwarding` set. The exit sets it only for
 //! the devices that it needs, and `net.ipv4.ip_forward` stays as it was. So a program that needs `net.ipv4.ip_forward`
@@ -30,9 +31,9 @@ impl Forwarding {
     /// Asks the kernel which devices forward. `changed` returns the companions of a setting that the exit has changed,
     /// by the setting's key and its device's index.
     ///
-    /// A bridge of containers or virtual machines may be newer than the exit's change. It then counts as forwarding IPv6 for
-    /// them: the program that made the bridge may have found the switch on and left it so. `indexes` contains the index of each
-    /// device.
+    /// A bridge of containers or virtual machines may be newer than the exit's change. It then counts as a device that forwards
+    /// IPv6 for the containers, because the program that made the bridge may have found the switch on and left it on. `indexes`
+    /// contains the index of each device.
     pub(crate) fn look<'a>(
         tun: &DeviceName,
         changed: impl Fn(&str, Option<u32>) -> Option<&'a [Companion]>,

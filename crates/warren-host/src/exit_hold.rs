@@ -5,8 +5,8 @@
 //! its other end. The conntrack entries stay, so this table recognizes the packets by them, and the next daemon's NAT
 //! uses the same entries. While an exit runs, none of these rules matches: replies to its clients leave by its TUN.
 //!
-//! A killed exit leaves forwarding on, until the next start or `warren cleanup` undoes it. Until then this table keeps
-//! the exit's last rules for neighbours. They stand behind the exit's own rules, which decide first.
+//! A killed exit leaves forwarding on until the next start or `warren cleanup` turns it off. Until then this table
+//! keeps the exit's last rules for neighbours. They come after the exit's own rules, which decide first.
 
 use std::{fs::File, path::Path};
 
@@ -19,7 +19,7 @@ use crate::{
 
 pub use crate::table_names::HOLD_TABLE;
 
-/// The table in the kernel; dropping this leaves it there.
+/// The table in the kernel. Dropping this leaves the table there.
 #[derive(Debug)]
 pub struct Hold {
     host: Host,
@@ -56,7 +56,7 @@ impl Hold {
     /// Removes the table.
     ///
     /// # Errors
-    /// If it could not be removed; it is still in the journal.
+    /// If the table could not be removed. It then stays in the journal.
     pub async fn remove(mut self) -> Result<(), UndoError> {
         self.host.undo_all().await
     }
@@ -100,8 +100,9 @@ pub(crate) fn ruleset(exit: &ExitHost) -> String {
     )
 }
 
-/// Drops visitors' packets of those connections to clients that connection tracking still knows. Otherwise, the kernel would
-/// reset the connections if NAT has ended, and the packets would leave for the internet if another program keeps NAT alive.
+/// Drops visitors' packets of connections to clients, if connection tracking still knows the connection. Without this, the
+/// kernel would reset the connections once NAT has ended. If another program keeps NAT alive, the packets would leave for
+/// the internet.
 fn drop_visits(exit: &ExitHost) -> [String; 2] {
     let pools = [
         exit.ipv4.map(|pool| ("ip", IpNet::V4(pool.trunc()))),

@@ -1,4 +1,4 @@
-//! The facts about an exit and its host that its plan and its firewall are computed from.
+//! The facts about an exit and its host. The exit's plan and firewall are computed from them.
 
 use std::net::IpAddr;
 
@@ -23,11 +23,12 @@ pub struct ExitHost {
     pub nat_ipv6: bool,
     /// The device towards the internet.
     pub interface: Egress,
-    /// The UDP ports of the listener. No client's traffic may get one as its source port (CVE-2021-3773).
+    /// The UDP ports of the listener. Clients' traffic must not get one of them as its source port
+    /// (CVE-2021-3773).
     pub listen_ports: Vec<u16>,
-    /// The UDP and TCP ports of this host's other services ([`crate::facts::service_ports`]). They are kept from
-    /// clients' traffic like the listener's, unless that leaves clients fewer than 4,096 ports. In that case only the
-    /// system users' ports are kept, under the same condition.
+    /// The UDP and TCP ports of this host's other services ([`crate::facts::service_ports`]). Like the listener's
+    /// ports, they are not used for clients' traffic, unless fewer than 4,096 ports would be left for clients. In
+    /// that case only the system users' ports are kept free, under the same condition.
     pub service_ports: Vec<ServicePort>,
     /// Networks that clients may reach although they are not part of the internet.
     pub allow: Vec<IpNet>,

@@ -1,4 +1,5 @@
-//! The changes that an exit needs on its host: firewall before forwarding, forwarding before the device is up.
+//! The changes that an exit needs on its host. The firewall comes before forwarding, and forwarding before the
+//! device is up.
 
 use ipnet::IpNet;
 
@@ -38,8 +39,8 @@ pub fn forwards_for_others(host: &ExitHost) -> bool {
     ipv4 || (host.ipv6.is_some() && host.surroundings.forwarding.ipv6_others.is_none())
 }
 
-/// The routes to networks behind clients. They are a plan of their own because clients come and go. They lead to the
-/// device in the host's main table, where a route of the host's own to the same network wins.
+/// The routes to networks behind clients. They are a separate plan because clients come and go. The routes are in
+/// the host's main table and lead to the device. A route of the host's own to the same network wins.
 pub fn prefix_routes(host: &ExitHost) -> Plan {
     let route = |destination: &IpNet| {
         Step::Route(Route {
@@ -87,10 +88,12 @@ fn keep_router_advertisements(device: &DeviceName) -> Step {
 
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 const MAIN_TABLE: u32 = 254;
-/// Higher than the metric of any route that a person or a DHCP client makes without choosing a metric.
+/// This metric is higher than that of any route that a person or a DHCP client makes without choosing a
+/// metric.
 const PREFIX_METRIC: u32 = 0x5761;
 
-/// Turns on forwarding for one device: the switch for all of them is not the exit's ([`crate::Forwarding`]).
+/// Turns on forwarding for one device. The exit does not use the switch for all devices
+/// ([`crate::Forwarding`]).
 fn forward_ipv4(device: &DeviceName) -> Step {
     Step::Sysctl { key: sysctl::device_key("ipv4", device, "forwarding"), value: "1".into() }
 }

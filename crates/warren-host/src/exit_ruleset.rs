@@ -20,7 +20,8 @@ use crate::{DeviceName, Family};
 pub(crate) fn ruleset(host: &ExitHost) -> String {
     let mut pools = pools(host);
     let mut text: String = pools.iter().map(Pool::flows_sets).collect();
-    // The policies are `accept`: packets that the host forwards for others are not the exit's to judge.
+    // The policies are `accept`, because the exit does not decide about packets that the host forwards for
+    // others.
     chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &input(host, &pools));
     chain(
         &mut text,
@@ -55,8 +56,8 @@ fn forwarding(host: &ExitHost, pools: &[Pool]) -> String {
     chain(&mut text, "prerouting", header, &prerouting(&forwards, spoofed));
     chain(&mut text, "to_forwarded", "", &to_forwarded(&forwards));
     chain(&mut text, "from_forwarded", "", &from_forwarded(&forwards, device.as_str(), COUNT_FLOWS));
-    // A client that visits a client gets the exit's inner address. With its own, it would be answered directly if it
-    // visits itself, and isolation would not hold.
+    // A client that visits a client gets the exit's inner address. With its own address, a client that visits itself
+    // would get direct answers, and isolation would be bypassed.
     let visits: Vec<String> =
         sources().map(|source| format!("oifname \"{device}\" {source} ct status dnat masquerade")).collect();
     chain(&mut text, "visits", "type nat hook postrouting priority srcnat; policy accept;", &visits);
@@ -76,8 +77,8 @@ fn pools(host: &ExitHost) -> Vec<Pool> {
 /// The source ports that NAT may use: the largest part of [`NAT_PORTS`] without any of `listen_ports` and
 /// `service_ports`.
 ///
-/// If that leaves clients too few ports, only the system users' service ports are kept out: any user can open sockets.
-/// If that still leaves too few, no service port is.
+/// If that leaves clients too few ports, only the system users' service ports are excluded, because any user can open
+/// sockets. If that still leaves too few, no service port is excluded.
 pub(crate) fn nat_ports(listen_ports: &[u16], service_ports: &[ServicePort]) -> RangeInclusive<u16> {
     let all = service_ports.iter().map(|service| &service.port);
     let of_system = service_ports.iter().filter(|service| service.is_system).map(|service| &service.port);
@@ -218,7 +219,7 @@ impl Pool {
         let mut rules: Vec<String> =
             allow.map(|network| format!("{family} daddr {network} accept")).collect();
         let on_link: Vec<IpNet> = on_link(host).into_iter().filter(|network| self.holds(network)).collect();
-        // Resolvers that the rules below would drop stay reachable, at port 53 alone.
+        // Resolvers that the rules below would drop stay reachable, but only at port 53.
         let is_refused = |resolver: &IpNet| {
             is_special(resolver) || on_link.iter().any(|network| network.contains(resolver))
         };
@@ -281,10 +282,10 @@ impl Pool {
     }
 }
 
-/// Clients reach nothing of this host but the gateway's echo, and nobody else reaches the gateway.
+/// Of this host, clients reach only the gateway's echo. Nobody else reaches the gateway.
 ///
-/// A packet from outside to an inner address probes for the address (CVE-2019-14899). A packet from outside with an
-/// inner source address would make this host send its answer to a client.
+/// A packet from outside to an inner address is an attempt to find the address (CVE-2019-14899). If a packet from
+/// outside has an inner source address, this host would send the answer to a client.
 fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
     // This host reaches the gateway's address by `lo`.
@@ -302,8 +303,8 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules.extend(
         pools.iter().map(Pool::own_sources).map(|source| format!("{elsewhere} {source} counter drop")),
     );
-    // A network that the host itself is on stays with its neighbours, even if it lies within a network behind a
-    // client.
+    // If the host itself is on a network, the network stays with the host's neighbours, even if it lies within
+    // a network behind a client.
     rules.extend(
         pools.iter().flat_map(|pool| pool.neighbours(host)).map(|neighbours| format!("{neighbours} accept")),
     );
@@ -329,7 +330,7 @@ fn forward(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
     let mut rules = vec![format!("iifname \"{device}\" jump from_clients")];
     let to_clients = format!("oifname \"{device}\" jump to_clients");
-    // Clients' addresses arrive by the TUN alone.
+    // Packets with clients' addresses may arrive only by the TUN.
     let mut spoofed: Vec<String> =
         pools.iter().flat_map(Pool::sources).map(|source| format!("{source} counter drop")).collect();
     if host.isolation {
@@ -397,7 +398,8 @@ fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
         // The rule also covers flows that began before isolation was turned on.
         rules.push(format!("oifname \"{device}\" counter drop"));
     }
-    // ICMP errors are related and go only where new flows may: their sender claims which flow they are about.
+    // ICMP errors are `related`, and their sender chooses the flow that they claim to be about. So they may
+    // go only where new flows may go.
     rules.push("ct state established accept".into());
     rules.push(COUNT_FLOWS.into());
     if !host.isolation {
@@ -434,8 +436,8 @@ fn has_forwards(host: &ExitHost) -> bool {
     !Forwards::of(host).is_empty()
 }
 
-/// Forwards nothing for neighbours, who are not enrolled, except answers and packets that this host's own rules
-/// redirect, such as those to a container's published port.
+/// Forwards only two kinds of packets for neighbours, who are not enrolled: answers, and packets that this
+/// host's own rules redirect, such as those to a container's published port.
 fn from_neighbours() -> Vec<String> {
     ["ct state established,related accept", "ct status dnat accept", "counter drop"].map(Into::into).into()
 }
@@ -457,7 +459,7 @@ fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules
 }
 
-/// Counts a client's new flow to any destination, so it stands before any rule that accepts.
+/// Counts each new flow of a client, to any destination. So it comes before any rule that accepts packets.
 const COUNT_FLOWS: &str = "ct state new jump new_flows";
 
 /// Flows that a client's address, or a network behind a client, may have at a time. All clients share conntrack and
@@ -473,8 +475,7 @@ const IPV6_LENGTH: u8 = 128;
 /// Protocols whose ports NAT changes.
 const WITH_PORTS: &str = "tcp, udp, sctp, dccp, udplite";
 
-/// Ports above those of services and below those that Linux reserves for nobody: its own ephemeral range ends at
-/// 60,999.
+/// These ports are above those of services. They end where Linux's own ephemeral range ends.
 const NAT_PORTS: RangeInclusive<u16> = 20_000..=60_999;
 
 /// With fewer ports, clients' flows to one server would soon use up all of them.

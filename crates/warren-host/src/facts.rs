@@ -31,8 +31,8 @@ pub fn devices_taking_router_advertisements() -> io::Result<Vec<DeviceName>> {
     })
 }
 
-/// Devices with strict reverse path filtering: the way back to a packet's sender must lead through them (`rp_filter`
-/// 1).
+/// Devices with strict reverse path filtering (`rp_filter` 1). They drop a packet unless the way back to its sender
+/// leads through them.
 ///
 /// # Errors
 /// If `/proc/sys` cannot be read.
@@ -48,8 +48,8 @@ pub fn devices_with_strict_reverse_path() -> io::Result<Vec<DeviceName>> {
     })
 }
 
-/// Returns the private networks to which this host is directly connected other than by a Warren tunnel, and that stay reachable
-/// beside a tunnel to `include`. Call this within a tokio runtime.
+/// Returns the private networks that stay reachable beside a tunnel to `include`. This host is directly connected to them,
+/// other than by a Warren tunnel. Call this within a tokio runtime.
 ///
 /// Only the networks of this host's own addresses count. A route that a DHCP server or a router pushes adds none.
 ///
@@ -148,8 +148,8 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
 }
 
 /// Returns the TCP and UDP ports that this host's programs need for themselves. For TCP, these are the ports of listening
-/// sockets. For UDP, they are the ports of sockets without a peer that belong to root or system users, as far as they are below
-/// the ports that the kernel assigns to any program.
+/// sockets. For UDP, these are the ports of sockets without a peer that belong to root or system users. Ports that the kernel
+/// assigns to any program are left out.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -179,7 +179,7 @@ const EPHEMERAL: u16 = 32_768;
 pub struct ServicePort {
     /// The port's number.
     pub port: u16,
-    /// Whether root or a system user has a socket there, rather than only ordinary users.
+    /// Whether root or a system user has a socket at this port. If not, only ordinary users have one.
     pub is_system: bool,
 }
 
@@ -214,8 +214,8 @@ fn served(table: impl BufRead) -> io::Result<Vec<ServicePort>> {
     Ok(ports)
 }
 
-/// Whether a user is root or a service's user: below the first ordinary user (`UID_MIN` of login.defs(5)), or one of
-/// systemd's `DynamicUser`.
+/// Whether a user is root or a service's user. Its number is then below that of the first ordinary user (`UID_MIN`
+/// of login.defs(5)), or is one of systemd's `DynamicUser`.
 fn is_system_user(user: u32) -> bool {
     const FIRST_PERSON: u32 = 1_000;
     const DYNAMIC: RangeInclusive<u32> = 61_184..=65_519;

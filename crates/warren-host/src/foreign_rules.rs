@@ -1,4 +1,4 @@
-//! Policy rules of other programs that lead a tunnel's traffic around the tunnel.
+//! Finds policy rules of other programs that lead a tunnel's traffic around the tunnel.
 //!
 //! The kernel looks up rules in order, so a rule in front of Warren's decides first.
 //!
@@ -48,7 +48,7 @@ pub struct RulePlace {
 
 /// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the band that the
 /// rules are in, or the one that they are meant for. All tunnels of a host share one band, the earliest that any
-/// of them is in. The search never returns a later one.
+/// of them is in. So the search never returns a later band.
 pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Band) -> io::Result<RulePlace> {
     let mut bypasses = Vec::new();
     let mut taken = Vec::new();
@@ -69,7 +69,7 @@ pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Ba
         }
         bypasses.extend(bypasses_among(netlink, &rules, family, tunnel).await?);
     }
-    // All tunnels share the earliest band that any of them is in, so the search never goes to a later one.
+    // All tunnels share the earliest band that any of them is in, so later bands do not count.
     let fits = |wanted: &Band| {
         wanted.first() <= earliest.first()
             && wanted.has_room_for(slot)
@@ -102,7 +102,7 @@ async fn bypasses_among(
     let bypass = |rule: &SeenRule| {
         let how = match rule.action {
             Action::Lookup => How::Leads(routes.iter().find_map(|route| rule.leads_around(route, tunnel))?),
-            // A jump without its target does nothing.
+            // A jump whose target does not exist does nothing.
             Action::Goto(target) if there(target) => How::Skips(target),
             Action::Goto(_) | Action::Other => return None,
         };

@@ -1,10 +1,10 @@
 //! Networks of containers and virtual machines on this host. Each is reached through a device that was made on this
 //! host and leads to no LAN.
 //!
-//! A LAN may claim any address, so devices alone decide. A guests' device is a bridge whose ports, if any, are `veth`,
-//! `netkit` and TAP devices, as Docker, Podman, LXD and libvirt make them. Or it is a single `veth` or `netkit` device
-//! while the default route leads elsewhere. (Inside a container, such a device leads to the network instead.) No route
-//! to the internet may lead through the device, and the network must be private.
+//! A LAN may claim any address, so only devices decide. Most guests' devices are bridges, as Docker, Podman, LXD and
+//! libvirt make them. All ports of such a bridge are `veth`, `netkit` or TAP devices. A single `veth` or `netkit`
+//! device also counts while the default route leads elsewhere. (Inside a container, such a device leads to the network
+//! instead.) No route to the internet may lead through the device, and the network must be private.
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::{
@@ -18,7 +18,7 @@ use crate::{DEVICE_GROUP, DeviceName, PROTOCOL, private_networks::is_private};
 /// A network of containers or virtual machines.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GuestNetwork {
-    /// The device that leads to the network, and has an address in it.
+    /// The device that leads to the network. It has an address in the network.
     pub device: DeviceName,
     /// The network.
     pub network: IpNet,
@@ -62,7 +62,8 @@ pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[Seen
             // A physical port would make the bridge a part of a LAN. A bridge without ports counts, such as one whose
             // containers are stopped.
             Kind::Bridge => ports.all(|port| matches!(port.kind, Kind::Pair | Kind::Tun)),
-            // Without a default route elsewhere, this host may itself be a container, and the device its way out.
+            // Without a default route elsewhere, this host may itself be a container. The device may then be its
+            // way out.
             Kind::Pair => has_default && link.bridge.is_none(),
             Kind::Tun | Kind::Other => false,
         };

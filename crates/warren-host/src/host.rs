@@ -43,9 +43,10 @@ struct OwnedTable {
 
 /// The changes that one plan has made. Hand them to [`Host::undo`].
 ///
-/// If dropped instead, they stay in effect until [`Host::undo_all`] or, after this process, [`recover`].
+/// If this is dropped instead, the changes stay in effect until [`Host::undo_all`], or until [`recover`] once
+/// this process has ended.
 #[derive(Debug, Default)]
-#[must_use = "what was applied stays in effect until it is handed to Host::undo"]
+#[must_use = "the changes stay in effect until they are handed to Host::undo"]
 pub struct Applied {
     /// Each step's journal entry, and the step itself unless a later one has taken its place.
     entries: Vec<(u64, Option<Step>)>,
@@ -54,7 +55,7 @@ pub struct Applied {
 /// The result of [`Host::repair`].
 #[derive(Debug, Default)]
 pub struct Repaired {
-    /// Steps that were not in effect and are again.
+    /// Steps that were not in effect and have been made again.
     pub repaired: Vec<Missing>,
     /// Steps that are not in effect and could not be repaired.
     pub failed: Vec<(Missing, StepError)>,
@@ -63,7 +64,7 @@ pub struct Repaired {
 /// The result of [`recover`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// The changes that were undone or were gone already, in the order of undoing. Each is worded as part of a
+    /// The changes that were undone or were gone already, in the order of undoing. Each text is a part of a
     /// sentence.
     pub undone: Vec<String>,
     /// Lines of the journal that could not be read and so were not acted on.
@@ -140,11 +141,11 @@ impl Host {
     }
 
     /// Turns an applied plan into another. First makes the steps that only the new plan has, then undoes those that
-    /// only the old plan has. Steps of both plans are left alone. Only [`Host::undo`] puts the device and settings
-    /// back.
+    /// only the old plan has. Steps that are in both plans are left alone. Only [`Host::undo`] puts the device and
+    /// settings back.
     ///
     /// # Errors
-    /// The step that failed and why. Steps made and not undone by then stay in `applied`.
+    /// The step that failed and why. Steps that were made and are not undone by then stay in `applied`.
     pub async fn change(&mut self, applied: &mut Applied, plan: &Plan) -> Result<(), ChangeError> {
         for step in plan.steps.iter().filter(|step| !applied.has(step)).collect::<Vec<_>>() {
             if let Err(cause) = self.make(step, applied).await {
@@ -241,7 +242,8 @@ impl Host {
         foreign_rules::place(&self.netlink, tunnel, slot, band).await.map_err(HostError::Read)
     }
 
-    /// The networks and devices around an exit whose own device is `tun`, and for whom this host forwards.
+    /// The networks and devices around an exit whose own device is `tun`. Also finds out for whom this host
+    /// forwards.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -284,8 +286,8 @@ impl Host {
             Some(entry) => (entry, false),
             None => (self.journal.begin(undo.clone())?, true),
         };
-        // Only the owner of a table can change it. If the owner has ended, its table is gone, and the code below makes
-        // a new one.
+        // Only the process that owns a table can change it. If that process has ended, the table is gone, and the code
+        // below makes a new one.
         if replaced
             && !applied.has(step)
             && let Some((table, ruleset)) = step.owned_rules()
@@ -335,7 +337,7 @@ impl Host {
         for (entry, step) in entries.into_iter().zip(tables) {
             match made {
                 Err(NftError::Refused(_) | NftError::Missing) => self.journal.end(entry)?,
-                // An nft that gave no answer may have made the tables. They are undone with the plan.
+                // If nft gave no answer, it may still have made the tables. They are undone with the plan.
                 Ok(()) | Err(NftError::Gone | NftError::Io(_)) => applied.add(entry, step),
             }
         }
@@ -363,8 +365,8 @@ impl Host {
         tables.into_iter().map(|(entry, undone)| self.journal.end(entry).map(|()| undone)).collect()
     }
 
-    /// Replaces `entry` with one that says that the setting's companions were put back. From then on, a companion that
-    /// is on was turned on by somebody else.
+    /// Replaces `entry` with one that says that the setting's companions were put back. If a companion is on after
+    /// that, somebody else has turned it on.
     fn note_put_back(&mut self, step: &Step, undo: &Undo, entry: u64) -> io::Result<u64> {
         let Some(undo) = undo.with_companions_put_back(step) else { return Ok(entry) };
         // The new entry is written before the old one ends. After a kill in between, undoing both does no harm: the second undo
@@ -386,12 +388,12 @@ impl Host {
         entries.sort_unstable();
         let mut undone = Vec::new();
         let mut left = Vec::new();
-        // Entry numbers rise in the order of the steps, even where a repair has changed the order in `Applied`. They
-        // are undone in reverse, because a later step may depend on an earlier one, as a route does on its device's
-        // address.
+        // Entry numbers rise in the order of the steps, even if a repair has changed the order in `Applied`. The
+        // steps are undone in reverse order, because a later step may depend on an earlier one. A route, for
+        // instance, depends on its device's address.
         entries.reverse();
         for (place, entry) in entries.iter().enumerate() {
-            // The entries of tables that this deletes are skipped below, because they are no longer in the journal.
+            // Tables that are deleted together are no longer in the journal, so their entries are skipped below.
             match self.delete_together(entries.get(place..).unwrap_or_default()).await {
                 Ok(mut deleted) => undone.append(&mut deleted),
                 Err(error) => left.push(("firewall tables".to_owned(), error.into())),

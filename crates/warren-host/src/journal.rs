@@ -1,12 +1,12 @@
 //! The journal: the changes made to the host and how to undo each, on disk before the change is made.
 //!
 //! The file has one JSON object per line. The first names the boot and the network namespace that the journal is about.
-//! Each step has a line that is written before the step is made, and another once the step is undone. A last line
-//! without a newline was being written when the daemon died, so its step was never made. The file is locked while it is
-//! open, and removed once nothing is left in it.
+//! Each step has a line that is written before the step is made, and another once the step is undone. If the last line
+//! has no newline, the daemon was killed while it wrote that line, so the line's step was never made. The file is
+//! locked while it is open, and removed once nothing is left in it.
 //!
-//! Data that the kernel has accepted outlives this process, however it ends, so no write waits for the disk. A plan's
-//! changes end with the boot, so the journal is of no use after it.
+//! Data that the kernel has accepted outlives this process, however the process ends. So no write waits for the disk.
+//! A plan's changes end with the boot, so the journal is of no use after it.
 
 use std::{
     collections::BTreeMap,
@@ -104,7 +104,7 @@ impl Journal {
     /// Records that a step was undone, or was never made.
     pub(crate) fn end(&mut self, entry: u64) -> io::Result<()> {
         self.contents.outstanding.remove(&entry);
-        // Starting again keeps the file short, however long the daemon runs.
+        // Starting again keeps the file short, even if the daemon runs for a long time.
         if self.contents.outstanding.is_empty() {
             return self.clear();
         }
@@ -148,8 +148,8 @@ impl Drop for Journal {
 
 /// Opens and locks the file at `path`. `None` if another process keeps it locked.
 ///
-/// Tries several times, because the file may be locked or removed only for a moment. A process shares its open files
-/// with its newest child, which may outlive the process briefly. And the last user of the file removes it.
+/// Tries several times, because the file may be locked or missing only for a moment. A process shares its open files
+/// with its newest child, which may outlive the process briefly. The last user of the file removes the file.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {

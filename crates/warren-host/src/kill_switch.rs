@@ -63,7 +63,9 @@ pub enum KillSwitchError {
     #[error(transparent)]
     Nft(#[from] NftError),
     /// A closed kill switch without a record.
-    #[error("there is no record of what it lets out; run `warren client close {0}`, which reads the profile")]
+    #[error(
+        "the record of the packets that it lets out is missing; run `warren client close {0}`, which reads the profile"
+    )]
     Unrecorded(String),
 }
 
@@ -91,8 +93,8 @@ impl KillSwitch {
         let mut table = table_name(name);
         let mut journal = open_journal(path)?;
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
-        // The table is listed before it is made: if this process is killed in between, the kill switch counts as
-        // closed.
+        // The table is listed before it is made. So if this process is killed in between, the kill switch counts
+        // as closed.
         let new = match is_in(&journal, &table) {
             true => None,
             false => Some(journal.begin(undo(&table)).map_err(failed)?),
@@ -224,8 +226,8 @@ pub async fn look(journal: impl AsRef<Path>, name: &str) -> Result<Standing, Kil
     })
 }
 
-/// Closes a kill switch again if somebody has changed or deleted its table and no running process holds its journal. An
-/// opened one stays open. Returns whether there was anything to do.
+/// Closes a kill switch again if somebody has changed or deleted its table and no running process holds its journal. A
+/// kill switch that was opened stays open. Returns whether there was anything to do.
 ///
 /// # Errors
 /// As [`KillSwitch::take_over`] and [`KillSwitch::repair`].
@@ -256,11 +258,12 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
     // The other process has the journal's lock, so this one has no lock to pass on.
     nft::replace(FAMILY, &table, &text, File::open("/dev/null").map_err(failed)?).await?;
     if is_closed(path).map_err(failed)? {
-        // A process that opens the kill switch right now deletes this table too: it checks once more after emptying the
-        // journal.
+        // If a process opens the kill switch at this moment, it deletes this table too, because it checks once more
+        // after emptying the journal.
         return Ok(true);
     }
-    // Somebody has opened the kill switch meanwhile. Nobody else would delete the new table, so this does.
+    // Somebody has opened the kill switch meanwhile. No other process would delete the new table, so it is
+    // deleted here.
     nft::delete(FAMILY, &table).await?;
     Ok(false)
 }

@@ -16,9 +16,9 @@ pub(crate) struct Listener {
     pub(crate) user: u32,
 }
 
-/// Every listener of this host. The kernel's socket diagnosis lists them in a fraction of a millisecond. Hosts without
-/// it use `/proc/net`, where the kernel walks all buckets of its table of connections, whose size depends on the
-/// memory.
+/// Every listener of this host. The kernel's socket diagnosis lists them in a fraction of a millisecond. On hosts
+/// without it, this reads `/proc/net`. The kernel then walks all buckets of its table of connections, whose size
+/// depends on the host's memory.
 ///
 /// # Errors
 /// If neither can be read.
@@ -62,7 +62,7 @@ fn parse(table: impl BufRead) -> io::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for line in table.lines().skip(1) {
         let Some((state, listener)) = socket(&line?) else { continue };
-        // Only connections follow the listeners, perhaps a million of them.
+        // After the listeners come only connections, perhaps a million of them.
         if state != TCP_LISTEN {
             break;
         }
@@ -135,7 +135,7 @@ mod tests {
         ip(&["netns", "add", &namespace.0]);
         ip(&["-n", &namespace.0, "link", "set", "lo", "up"]);
         let entered = File::open(format!("/run/netns/{}", namespace.0)).unwrap();
-        // A thread of its own, because threads of the test harness are used again.
+        // The test runs on a thread of its own, because the test harness uses its threads again.
         let test = thread::spawn(move || {
             move_into_link_name_space(entered.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
             assert_eq!((asked().unwrap(), listed().unwrap()), (Some(Vec::new()), Vec::new()));

@@ -28,7 +28,7 @@ pub fn open_lock_file(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open_lock_file`].
 pub fn make_lock_file(path: &Path) -> io::Result<(File, bool)> {
-    // Opening must not block, whatever kind of file it is.
+    // Opening must not block, even if the file is a FIFO or a device.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(flags);

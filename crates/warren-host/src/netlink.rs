@@ -1,4 +1,4 @@
-//! Addresses, links, routes and rules through rtnetlink; every error is the kernel's errno.
+//! Addresses, links, routes and rules through rtnetlink. Every error is the kernel's errno.
 
 mod messages;
 mod neighbours;
@@ -60,7 +60,7 @@ pub(crate) struct LinkChange {
 }
 
 impl Netlink {
-    /// Opens the socket; its task belongs to the returned value. Call this within a tokio runtime.
+    /// Opens the socket. The socket's task belongs to the returned value. Call this within a tokio runtime.
     pub(crate) fn open() -> io::Result<Self> {
         // The socket is in no multicast group, so it gets only answers.
         let (connection, handle, _unsolicited) = rtnetlink::new_connection()?;

@@ -1,5 +1,5 @@
-//! Single, blocking requests over netlink, for instance to socket diagnosis and connection tracking, which rtnetlink
-//! does not cover.
+//! Single, blocking requests over netlink, to subsystems that rtnetlink does not cover, such as socket diagnosis and
+//! connection tracking.
 
 use std::io;
 

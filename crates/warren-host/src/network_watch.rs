@@ -15,7 +15,7 @@ use crate::PROTOCOL;
 /// Changes come in bursts; a pause of this length ends a burst.
 const QUIET: Duration = Duration::from_millis(30);
 
-/// A longer burst is reported this often.
+/// During a longer burst, changes are reported at this interval.
 const LONGEST_BURST: Duration = Duration::from_millis(200);
 
 /// A subscription to the kernel's notifications in the network namespace of the thread that made it.

@@ -27,8 +27,8 @@ pub(crate) use program::{said, said_by};
 pub use ruleset::{Ruleset, RulesetError};
 pub use service::NftService;
 
-/// Starts an nft process for the next calls, unless one is already waiting. This only saves time: otherwise, each call starts an
-/// nft of its own.
+/// Starts an nft process for the next calls, unless one is already waiting. This only saves time. Without it, each call starts
+/// an nft of its own.
 ///
 /// # Errors
 /// If the process that runs nft for this one has ended.

@@ -65,11 +65,11 @@ pub fn follows_links_at(path: &Path) -> bool {
 pub(crate) fn check(file: &File, path: &Path) -> io::Result<()> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is not a regular file, and Warren did not make it; remove it"));
+        return Err(io::Error::other("it is not a regular file, so Warren did not make it; remove it"));
     }
     if metadata.nlink() > 1 && fs::metadata(directory_of(path))?.uid() != metadata.uid() {
         return Err(io::Error::other(
-            "it is another user's file under a second name (a hard link), and Warren did not make that; remove it",
+            "it is a second name (a hard link) for another user's file, and Warren did not make it; remove it",
         ));
     }
     Ok(())

@@ -93,7 +93,7 @@ pub enum RouteKind {
     /// The lookup in this table ends, and the next rule decides.
     Throw,
     /// Packets leave by the route's device, which belongs to containers or virtual machines. The device comes and goes with them,
-    /// and so does the route.
+    /// and the route with the device.
     Guests,
 }
 
@@ -221,7 +221,7 @@ impl Family {
         }
     }
 
-    /// The address of which every bit is 0.
+    /// The address whose bits are all 0.
     pub(crate) fn unspecified(self) -> IpAddr {
         match self {
             Self::Ipv4 => Ipv4Addr::UNSPECIFIED.into(),

@@ -4,8 +4,8 @@
 //! those to TCP ports 80 and 443, and queries to the network's resolver. A kill switch accepts this mark, and a policy rule
 //! leads marked packets around the tunnel.
 //!
-//! Three things close a portal: [`Portal::close`]; the end of the process that owns the table, however it ends; and the
-//! kernel, which forgets the ports after the portal's time.
+//! A portal is closed in three ways. [`Portal::close`] closes it. So does the end of the process that owns the table,
+//! for any reason. And the kernel forgets the ports after the portal's time.
 
 mod ruleset;
 
@@ -18,7 +18,7 @@ use crate::{
     exec_groups::ExecGroup, facts, routing_tables,
 };
 
-/// An open portal. Dropping this closes it, as the end of this process does.
+/// An open portal. Dropping this closes the portal. So does the end of this process.
 #[derive(Debug)]
 pub struct Portal {
     host: Host,
@@ -67,7 +67,7 @@ impl Portal {
     /// Closes the portal.
     ///
     /// # Errors
-    /// What is left of it.
+    /// If parts of it could not be removed.
     pub async fn close(mut self) -> Result<(), PortalError> {
         Ok(self.host.undo_all().await?)
     }
@@ -111,11 +111,11 @@ fn plan(name: &str, rules: &PortalRules, has_ipv6: bool) -> Plan {
         owned: true,
     };
     let ipv6 = has_ipv6.then(|| rule(Family::Ipv6));
-    // The table last: without the rule, marked packets would go into the tunnel.
+    // The table comes last, because marked packets would go into the tunnel without the rule.
     Plan { steps: [rule(Family::Ipv4)].into_iter().chain(ipv6).chain([table]).collect() }
 }
 
-/// The place of the rule for marked packets: in front of every band of tunnels that has room for many.
+/// The priority of the rule for marked packets. It is in front of every band that has room for many tunnels.
 const PRIORITY: u32 = 121;
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ pub(crate) fn is_private(network: &IpNet) -> bool {
         .any(|private| private.contains(network))
 }
 
-/// The networks of a LAN without those in a private network that `include` lists. The operator of a LAN chooses its
-/// addresses, and could claim those of a private network behind the tunnel. Public networks in `include` are the
-/// internet, or pieces of it.
+/// The networks of a LAN, without those in a private network that `include` lists. The operator of a LAN chooses
+/// its addresses, and could claim those of a private network behind the tunnel. Public networks in `include` do not
+/// count, because they are the internet or pieces of it.
 pub(crate) fn beside(mut lan: Vec<IpNet>, include: &[IpNet]) -> Vec<IpNet> {
     let meant: Vec<IpNet> = include.iter().map(IpNet::trunc).filter(is_private).collect();
     lan.retain(|network| !meant.iter().any(|meant| meant.contains(network)));

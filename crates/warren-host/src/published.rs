@@ -1,7 +1,8 @@
-//! Ports that this host's NAT publishes. Their packets go on to a container or virtual machine, so no socket of this host has them.
+//! Ports that this host's NAT publishes. NAT sends their packets on to a container or virtual machine, so no socket of this host
+//! has these ports.
 //!
-//! These are destination ports that rules at a hook for incoming packets lead to a DNAT or a redirect. Rules of nftables are read as
-//! JSON, and those of iptables as `iptables-save` prints them, because nft does not show all of an iptables rule.
+//! These are destination ports of rules at a hook for incoming packets that end in a DNAT or a redirect. Rules of nftables are read
+//! as JSON, and those of iptables as `iptables-save` prints them, because nft does not show all of an iptables rule.
 
 mod iptables;
 mod nftables;
@@ -46,8 +47,8 @@ async fn look_at_all() -> Published {
             continue;
         }
         match nft::said_by(&version.programs, &["-t", "nat"], MOST_BYTES).await {
-            // If nft has changed the table, or if the program belongs to the other iptables, it succeeds without showing any
-            // rule.
+            // The program succeeds without showing any rule if nft has changed the table, or if the program belongs to the
+            // other kind of iptables.
             Ok(text) if is_seen_by_nft && !iptables::has_rules(&text) => {
                 published.unread.push(format!("the rules of {}, which it does not show", version.name));
             }
@@ -92,7 +93,7 @@ async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
 }
 
 /// Lists the ruleset. nft 1.0.6 prints stray memory in place of the flag `owner` of the exit's table. If that memory is not text,
-/// nft stops in the middle, and this asks again.
+/// nft stops in the middle. Then this asks nft again.
 async fn listing() -> Result<Listing, NftError> {
     let ask = async || Listing::parse(&nft::said(&["-j", "-t", "list", "ruleset"], MOST_BYTES).await?);
     for _ in 1..MOST_ATTEMPTS {

@@ -65,7 +65,7 @@ fn run(namespace: Option<&str>, command: &[&str]) -> io::Result<String> {
     let words: Vec<&str> = inside.into_iter().chain(command.iter().copied()).collect();
     let Some((program, arguments)) = words.split_first() else { return Ok(String::new()) };
     let output = Command::new(program).args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).output()?;
-    // grep's status 2 means that some settings cannot be read, which is the case on every machine.
+    // grep's status 2 means that some settings cannot be read. That happens on every machine.
     let is_settings = command.first() == Some(&"grep");
     if !output.status.success() && !is_settings {
         let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();

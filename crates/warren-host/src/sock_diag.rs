@@ -28,8 +28,8 @@ pub(crate) struct DiagSocket {
 
 /// The sockets in some states, each a bit of net/tcp_states.h. `None` if this kernel cannot tell.
 ///
-/// The kernel skips tables that cannot contain these states. So the time to list listeners does not depend on the
-/// number of connections.
+/// The kernel skips tables that cannot contain these states. So the time to list the listeners does not depend on
+/// the number of connections.
 ///
 /// # Errors
 /// If the kernel cannot be asked.

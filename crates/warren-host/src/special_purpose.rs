@@ -1,5 +1,5 @@
-//! Addresses that are not on the internet: those that the IANA special-purpose address registries (RFC 6890, RFC 8190)
-//! do not call globally reachable, and IPv6 addresses that lead to IPv4.
+//! Addresses that are not on the internet. These are the addresses that the IANA special-purpose address registries
+//! (RFC 6890, RFC 8190) do not call globally reachable, and the IPv6 addresses that lead to IPv4.
 
 use ipnet::IpNet;
 
@@ -61,7 +61,8 @@ const INTERNET_WITHIN_IPV4: &[&str] = &[
 /// 8215), discard-only (100::/64, RFC 6666), SRv6 (5f00::/16, RFC 9602), unique local (fc00::/7, RFC 4193), link-local
 /// (fe80::/10), multicast (ff00::/8).
 ///
-/// The registry calls 64:ff9b::/96 globally reachable, but the IPv4 address inside would bypass the rules for IPv4.
+/// The registry calls 64:ff9b::/96 globally reachable. It is listed here because the IPv4 address inside would
+/// bypass the rules for IPv4.
 const NOT_INTERNET_IPV6: &[&str] = &[
     "::/3",
     "2001::/23", // IETF protocols (RFC 2928), Teredo (RFC 4380), benchmarking (RFC 5180), ORCHID (RFC 4843)

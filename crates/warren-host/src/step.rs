@@ -20,7 +20,7 @@ use crate::{
     undo::Undo,
 };
 
-/// Set once the kernel or nft has refused a table of family `arp`; neither changes its answer later.
+/// Set once the kernel or nft has refused a table of family `arp`. Neither of them changes its answer later.
 static REFUSED_ARP: AtomicBool = AtomicBool::new(false);
 
 /// Checks the host and returns how to undo the step. `None` if there is nothing to do.
@@ -42,7 +42,7 @@ pub(crate) async fn prepare(
         }
         Step::LinkUp { device, group, .. } => {
             let Link { index, mtu, is_up, address_generation, group: before } = link(netlink, device).await?;
-            // Only a step that changes the group has one to put back.
+            // Only a step that changes the group has a group to put back.
             let group = group.map(|_| before);
             Undo::Link { device: device.clone(), index, was_up: is_up, mtu, address_generation, group }
         }
@@ -57,7 +57,7 @@ pub(crate) async fn prepare(
             Undo::Rule(rule.clone())
         }
         Step::Sysctl { key, value } => match sysctl::read(key)? {
-            // The setting is not Warren's to put back if Warren has not changed it.
+            // If Warren does not change the setting, it must not put the setting back later.
             Some(previous) if previous == *value => return Ok(None),
             Some(previous) => {
                 let companions = sysctl::companions(key, value)?;

@@ -1,8 +1,8 @@
 //! The network around an exit: the networks to which its host is directly connected, the devices that lead to routers,
-//! and for whom the host forwards.
+//! and the hosts for which it forwards.
 //!
-//! Hosts on the exit's own links are behind the router's firewall and trust each other. So clients are kept from them,
-//! whatever their addresses.
+//! Hosts on the exit's own links are behind the router's firewall and trust each other. So clients must not reach
+//! them, whatever their addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -82,7 +82,7 @@ pub(crate) struct Companion {
 /// accepts redirects (`inet_forward_change` and `addrconf_fixup_forwarding` in the kernel).
 pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
     if is_ipv4_forwarding_of_a_device(key) {
-        // Its current value shows later whether somebody has turned forwarding on for the whole host.
+        // The value that it has now shows later whether somebody has turned forwarding on for the whole host.
         return kept(IPV4_FORWARDING);
     }
     let family = match key {
@@ -155,8 +155,8 @@ pub(crate) fn devices(family: &str) -> io::Result<Vec<String>> {
 
 /// The file of a setting, which must be a network setting. Dots and slashes swap their roles, as in sysctl(8).
 ///
-/// Journals name settings too, and root undoes the journal of an exit that runs as another user. For that user, root
-/// must not write settings that CAP_NET_ADMIN would not allow.
+/// A journal names settings too. The exit may run as another user, and root undoes its journal. So root must not
+/// write settings for that user that CAP_NET_ADMIN would not allow.
 fn path(key: &str) -> io::Result<PathBuf> {
     if !key.starts_with("net.") {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{key:?} is not a network setting")));

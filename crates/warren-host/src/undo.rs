@@ -1,4 +1,5 @@
-//! How to undo a step, exact enough for another process to do it after the one that made the step was killed.
+//! How to undo a step. The description is exact enough for another process to undo the step if the process
+//! that made it was killed.
 
 use std::{fmt, io};
 
@@ -28,7 +29,8 @@ pub(crate) enum Undo {
         was_up: bool,
         mtu: u32,
         address_generation: Option<u8>,
-        // The journal of an older Warren lacks it: a daemon may be killed before an update and cleaned up after it.
+        // The journal of an older Warren lacks this field. It may still be read if a daemon was killed before an
+        // update.
         #[serde(default)]
         group: Option<u32>,
     },
@@ -167,7 +169,7 @@ fn restore(key: &str, set: &str, previous: &str, companions: &[Companion]) -> io
     sysctl::write_if_there(key, previous)?;
     for (companion, before) in companions.iter().zip(before) {
         let Some(before) = before else { continue };
-        // A companion that somebody else has changed since keeps its current value.
+        // If somebody else has changed a companion since, it keeps its current value.
         let wanted = if before == companion.set { &companion.previous } else { &before };
         if sysctl::read(&companion.key)?.is_some_and(|now| now != *wanted) {
             sysctl::write_if_there(&companion.key, wanted)?;

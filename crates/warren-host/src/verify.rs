@@ -1,4 +1,4 @@
-//! Checking that the host is as a plan wants it.
+//! Compares the host with a plan.
 
 use std::fmt;
 

@@ -93,7 +93,7 @@ impl Watch {
     }
 }
 
-#[allow(deprecated, reason = "its successor is unsafe; an OwnedFd is what that one asks for")]
+#[allow(deprecated, reason = "its successor is unsafe, and requires what an OwnedFd guarantees")]
 fn subscribe(protocol: Option<Protocol>, groups: &[u32]) -> io::Result<AsyncFd<OwnedFd>> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;

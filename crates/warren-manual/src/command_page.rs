@@ -51,7 +51,8 @@ impl CommandPage<'_> {
     /// The examples of `--help`, a line each.
     fn examples(&self) -> String {
         let help = self.command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        // Below the examples, `warren --help` lists the exit codes, which have a section of their own here.
+        // Below the examples, `warren --help` lists the exit codes. On a page, they have a section of their
+        // own.
         let examples = help.split("\n\n").next().unwrap_or_default();
         let lines = examples.lines().filter(|line| line.starts_with(' '));
         let lines: String = lines.map(|line| format!("{}\n", escaped(line.trim()))).collect();

@@ -9,7 +9,8 @@ use warren_control::timestamp;
 pub struct Manual<'a> {
     /// Exit codes and their meaning.
     pub exit_status: &'a [(&'a str, &'a str)],
-    /// Pages that belong together though neither is below the other: a page's name, and the others with their sections.
+    /// Pages that belong together although neither is below the other: the name of a page, and the related pages with
+    /// their sections.
     pub related: &'a [(&'a str, &'a [&'a str])],
     /// Version and date.
     pub origin: &'a Origin,

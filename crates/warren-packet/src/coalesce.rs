@@ -70,7 +70,7 @@ pub struct Coalescer<B> {
     merge: Merge,
     batch: Batch<B>,
     open: OpenFlows,
-    /// The writes of a flush; empty otherwise.
+    /// The writes of the present flush. Empty between flushes.
     planned: Vec<Planned>,
     outcomes: Vec<Outcome>,
 }

@@ -379,7 +379,8 @@ mod tests {
 
     #[test]
     fn the_largest_packet_in_the_smallest_datagrams_is_cut() {
-        // What QUIC leaves free in 1,200 bytes if connection IDs have their maximum length; and the smallest size that works.
+        // The first size is the room that QUIC leaves in 1,200 bytes if connection IDs have their maximum length. The second
+        // is the smallest size that works.
         for (max_datagram, count, smallest) in [(1_150, 58, 1_129), (1_024 + FRAGMENT_OVERHEAD, 64, 1_023)] {
             let fragments = Fragmenter::new().fragments(Flags::NONE, 65_535, max_datagram);
             assert_eq!(fragments.len(), count);

@@ -43,7 +43,7 @@ impl FlowStep {
 mod tests {
     use super::*;
 
-    /// An IPv4 packet with a TCP header that has these flags, or with another protocol's.
+    /// An IPv4 packet of this protocol. If it is TCP, its header has these flags.
     fn packet(protocol: u8, flags: u8) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         packet.extend([0, 80, 0, 81, 0, 0, 0, 0, 0, 0, 0, 0, 5 << 4, flags, 0, 0, 0, 0, 0, 0]);
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn only_a_syn_without_ack_opens_a_flow() {
         assert_eq!(step(6, SYN), FlowStep::Opens);
-        // Of RFC 3168: a SYN that offers ECN has two more flags.
+        // A SYN that offers ECN has two more flags (RFC 3168).
         assert_eq!(step(6, SYN | 0xc0), FlowStep::Opens);
         assert_eq!(step(6, SYN | ACK), FlowStep::Continues);
         assert_eq!(step(6, ACK), FlowStep::Continues);

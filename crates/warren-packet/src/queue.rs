@@ -3,8 +3,8 @@
 //! FQ-CoDel (RFC 8290). Flows are separated by the hash of their 5-tuple and served by deficit round robin. The quantum is about
 //! one send, which keeps a train of packets together. A flow that becomes active goes before those with a backlog, so that a ping
 //! does not wait behind a bulk transfer. CoDel keeps each flow's standing queue short. The total of bytes is bounded: overflow
-//! drops from the flow with the most bytes. Before that, a queue that is two thirds full drops single packets, because one lost
-//! packet slows a flow down, and a burst of them costs it seconds. Packets of a flow stay in order.
+//! drops from the flow with the most bytes. A queue that is two thirds full already drops single packets. One lost packet slows a
+//! flow down, but a burst of losses costs the flow seconds. Packets of a flow stay in order.
 
 pub mod codel;
 mod waits;
@@ -92,9 +92,9 @@ impl FlowQueue {
         }
     }
 
-    /// Sets the round-trip time of the flows' packets. CoDel derives from it how long a burst may last. `is_searching` says that the
-    /// congestion controller is still finding out how large the window may be that empties the queue. The queue then goes away by
-    /// itself, so CoDel drops and marks nothing.
+    /// Sets the round-trip time of the flows' packets. From this time, CoDel derives how long a burst may last. `is_searching` says
+    /// that the congestion controller still searches for the path's window. Once it has found the window, the queue empties by
+    /// itself. So CoDel drops and marks nothing until then.
     pub fn set_round_trip(&mut self, round_trip: Duration, is_searching: bool) {
         self.patience = Patience::for_path(round_trip);
         if is_searching {
@@ -250,7 +250,8 @@ impl Flow {
             *bytes -= framed.len();
             *packets -= 1;
             let sojourn = now.saturating_duration_since(since);
-            // CoDel comes before the check of the limit. It must see every packet that leaves, or its state becomes wrong.
+            // CoDel comes before the check of the limit, because it must see every packet that leaves. Otherwise its state
+            // becomes wrong.
             let is_signal = self.codel.signals(now, patience, sojourn, self.bytes <= SHORT);
             if sojourn > MAX_SOJOURN {
                 signals.dropped += 1;

@@ -133,7 +133,7 @@ mod tests {
         limiter.set(Some(1_000));
         assert!(!limiter.admits(1_000, now));
         limiter.set(Some(800 * MEGABIT));
-        assert!(limiter.admits(1_000, now), "what the slow rate owed is forgotten");
+        assert!(limiter.admits(1_000, now), "the debt of the slow rate is forgotten");
     }
 
     #[test]

@@ -36,8 +36,8 @@ drop_reasons! {
     BadChecksumFlag "bad_checksum_flag" "A packet that cannot have a partial checksum was flagged as having one.";
     BadFragment "bad_fragment" "Fragments of a packet overlapped, disagreed or were too small.";
     FragmentTimeout "fragment_timeout" "Some fragments of a packet did not arrive in time.";
-    Repeated "repeated" "A numbered datagram had arrived before, or was too old to know whether it had.";
-    Unauthenticated "unauthenticated" "The sender of a WireGuard datagram did not prove a key of a client.";
+    Repeated "repeated" "A numbered datagram had arrived before, or was so old that this was unknown.";
+    Unauthenticated "unauthenticated" "The sender of a WireGuard datagram did not prove that it has a client's key.";
     HandshakeLimit "handshake_limit" "Too many WireGuard handshakes were begun at the same time.";
     SpoofedSource "spoofed_source" "The source address is not one that the client holds.";
     LinkLocal "link_local" "A WireGuard client sent a packet that is only for its own link: its source is link-local or unspecified.";

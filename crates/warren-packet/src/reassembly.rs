@@ -29,7 +29,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 packets with at most 256 KiB together, which is four of the largest.
+    /// 64 packets with at most 256 KiB together, which is enough for four of the largest packets.
     fn default() -> Self {
         Self { max_assemblies: 64, max_bytes: 256 * 1024 }
     }
@@ -56,7 +56,7 @@ impl Assembler {
     pub fn new(limits: Limits) -> Self {
         let limits = Limits {
             max_assemblies: limits.max_assemblies.max(1),
-            // Otherwise `open` could not make room for the largest packet.
+            // Without this, `open` could not make room for the largest packet.
             max_bytes: limits.max_bytes.max(MAX_PACKET),
         };
         Self { limits, assemblies: VecDeque::new(), bytes: 0, history: History::new(), dropped: 0 }

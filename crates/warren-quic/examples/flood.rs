@@ -1,5 +1,5 @@
-//! What a flood of Initials costs an exit over loopback: how many it refuses per second of its thread's CPU time, depending on
-//! what they carry.
+//! Measures what a flood of Initials costs an exit over loopback. The figure is the number of Initials that the exit refuses
+//! per second of its thread's CPU time. It depends on the content of the Initials.
 //!
 //! `cargo run --release -p warren-quic --example flood -- 3` takes three seconds for each row.
 
@@ -52,7 +52,8 @@ fn row(name: &str, token: usize, silent: bool, time: Duration) {
     let sent = flood(address, token, time);
     over.store(true, SeqCst);
     let (received, cpu) = exit.join().unwrap();
-    // An exit that answers refuses with a close or silently, and accepts what it can.
+    // An exit that answers strangers accepts as many attempts as it can. It refuses the others with a close
+    // or silently.
     let refused = if silent { strangers.turned_away(Turned::NoProof) } else { received };
     let exit = if silent { "silent" } else { "answers" };
     println!("| {name} | {exit} | {sent} | {refused} | {cpu:.2} | {:.0} |", refused as f64 / cpu);

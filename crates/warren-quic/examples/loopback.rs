@@ -1,4 +1,5 @@
-//! Datagrams from a client to an exit over loopback, one thread each: goodput, and CPU seconds per gigabyte of either side.
+//! Sends datagrams from a client to an exit over loopback, with one thread each. Prints the goodput, and each side's CPU
+//! seconds per gigabyte.
 //!
 //! `cargo run --release -p warren-quic --example loopback -- driver=compare rounds=4` runs both drivers in turn (A B B A);
 //! `driver=warren` or `driver=noq` runs one. Other arguments, with their defaults, are in [`Plan`].
@@ -32,7 +33,7 @@ use warren_quic::{
 /// What to run.
 #[derive(Clone, Debug)]
 struct Plan {
-    /// The drivers to compare; one is run alone.
+    /// The drivers to compare. A single driver runs alone.
     drivers: Vec<Driver>,
     seconds: f64,
     rounds: usize,
@@ -131,7 +132,7 @@ fn run(plan: &Plan) {
     }
 }
 
-/// What one run gave.
+/// The results of one run.
 #[derive(Clone, Debug)]
 struct Figures {
     gbits: f64,
@@ -206,7 +207,7 @@ fn loopback() -> UdpSocket {
     bind(SocketConfig::new((Ipv4Addr::LOCALHOST, 0).into())).unwrap()
 }
 
-/// Where a client sends to.
+/// The exit to which a client sends.
 struct Target {
     socket: UdpSocket,
     address: SocketAddr,
@@ -214,7 +215,7 @@ struct Target {
     size: usize,
 }
 
-/// What a side did in the time that counts.
+/// What a side did during the measured time.
 struct Share {
     seconds: f64,
     cpu: f64,
@@ -243,7 +244,7 @@ fn side(phase: Arc<AtomicUsize>, target: Option<Target>, make: impl FnOnce() -> 
         })
         .await;
         let (start, end) = (start.unwrap(), worker.mark());
-        // The other side should end by itself, not because of a close in the middle of its count.
+        // Waits, so that the other side ends its own count before this side closes the connection.
         tokio::time::sleep(Duration::from_millis(50)).await;
         Share {
             seconds: end.at.duration_since(start.at).as_secs_f64(),
@@ -265,7 +266,8 @@ struct Mark {
     calls: f64,
 }
 
-/// The tunnel's worker without a tunnel: turns have the same order, but datagrams are made up and then discarded.
+/// The tunnel's worker without a tunnel. Its turns have the same order, but it makes datagrams up and discards
+/// them on arrival.
 struct Worker {
     endpoint: Endpoint,
     inbox: Inbox,

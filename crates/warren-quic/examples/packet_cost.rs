@@ -1,5 +1,5 @@
-//! What a packet costs in QUIC alone: two connections in one thread's memory, without a socket, and with a clock only for the
-//! figures.
+//! Measures what a packet costs in QUIC alone. Two connections run in one thread's memory, without a socket. The clock is
+//! read only for the figures.
 //!
 //! `cargo run --release -p warren-quic --example packet_cost -- size=1350 burst=40` prints nanoseconds per packet for sending
 //! (queue, build, encrypt), for receiving (route, decrypt, hand over) and for acknowledgements (both sides). Each figure is
@@ -122,7 +122,7 @@ impl Pair {
         &mut connection.as_mut().unwrap().1
     }
 
-    /// Returns all that a side has to send, each batch with the length of its packets.
+    /// Returns everything that a side has to send. Each batch comes with the length of its packets.
     fn transmit(&mut self, side: usize) -> Vec<(Vec<u8>, usize)> {
         let now = self.now;
         let Some((_, Some((_, quic)))) = self.sides.get_mut(side) else { return Vec::new() };
@@ -162,7 +162,7 @@ impl Pair {
         }
     }
 
-    /// Passes on what connections and endpoints have to tell each other.
+    /// Passes the events of connections to their endpoints, and the answers back.
     fn settle(&mut self) {
         for (endpoint, connection) in &mut self.sides {
             let Some((handle, quic)) = connection else { continue };

@@ -75,7 +75,7 @@ pub(crate) fn introduce(config: &mut ClientConfig, exit_keys: &[PublicKey]) -> s
     let exit_keys = if is_planted(Bug::ProofLeftOut) { &[] } else { exit_keys };
     let token = strangers::token(exit_keys, &first_id).into();
     let first_id = ConnectionId::new(&first_id);
-    // The proof covers this ID, so the library must not draw one of its own.
+    // The proof covers this ID, so the library must not choose another one.
     config.initial_dst_cid_provider(Arc::new(move || first_id)).token_store(Arc::new(OneToken(token)));
     Ok(())
 }
@@ -84,7 +84,7 @@ pub(crate) fn introduce(config: &mut ClientConfig, exit_keys: &[PublicKey]) -> s
 struct OneToken(Bytes);
 
 impl TokenStore for OneToken {
-    // An exit's tokens are not stored, because an Initial's token field carries the proof.
+    // Tokens from an exit are not stored, because the token field of an Initial carries the proof.
     fn insert(&self, _server_name: &str, _token: Bytes) {}
 
     fn take(&self, _server_name: &str) -> Option<Bytes> {

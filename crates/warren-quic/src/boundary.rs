@@ -1,4 +1,4 @@
-//! The types at the boundary between the packet path and QUIC: every driver's events, errors and limits.
+//! The types at the boundary between the packet path and QUIC: the events, errors and limits of both drivers.
 //!
 //! Both drivers and their users share them. They depend on no driver.
 

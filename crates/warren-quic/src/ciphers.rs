@@ -1,4 +1,5 @@
-//! The packet ciphers, the fastest on this CPU first. Each comes from the library that is faster on this CPU.
+//! The packet ciphers, the fastest on this CPU first. Each one's code comes from the library (ring or aws-lc)
+//! that is faster on this CPU.
 
 use rustls::{
     SupportedCipherSuite, crypto::aws_lc_rs::cipher_suite as aws_lc, crypto::ring::cipher_suite as ring,
@@ -35,8 +36,8 @@ pub(crate) fn suite(cipher: Cipher) -> SupportedCipherSuite {
 fn ring_is_faster() -> bool {
     use std::arch::is_x86_feature_detected;
 
-    // There, ring costs 0.83 to 0.92 of aws-lc's CPU time per gigabyte. With AVX-512, aws-lc is faster: 331 ns to send a
-    // packet, and 357 with ring (bench/LOG.md).
+    // On such a CPU, ring takes 0.83 to 0.92 of aws-lc's CPU time per gigabyte. With AVX-512, aws-lc is faster: 331 ns
+    // to send a packet, and 357 with ring (bench/LOG.md).
     is_x86_feature_detected!("vaes")
         && is_x86_feature_detected!("vpclmulqdq")
         && is_x86_feature_detected!("avx2")

@@ -160,10 +160,10 @@ impl Endpoint {
 
     /// Moves new events and datagrams into `inbox`. Returns ready if there are any. Otherwise `cx` is woken once there are some.
     ///
-    /// The caller should drop datagrams before the next poll, which reuses their memory. Datagrams that are kept longer stay
-    /// valid, but cost new memory. After a ready poll, the caller polls again, with or without a flush in between. One call adds
-    /// at most [`MAX_DATAGRAMS_PER_POLL`] datagrams, [`MAX_LOST_PER_POLL`] lost ones and [`MAX_EVENTS_PER_POLL`] events to an
-    /// empty inbox.
+    /// The caller should drop the datagrams before the next poll, so that the poll can reuse their memory. Datagrams that the
+    /// caller keeps longer stay valid, but the poll then needs new memory. After a ready poll, the caller polls again, with or
+    /// without a flush in between. One call adds at most [`MAX_DATAGRAMS_PER_POLL`] datagrams, [`MAX_LOST_PER_POLL`] lost ones
+    /// and [`MAX_EVENTS_PER_POLL`] events to an empty inbox.
     pub fn poll(&mut self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<()> {
         match self {
             Self::Noq(endpoint) => endpoint.poll(cx, inbox),
@@ -171,8 +171,8 @@ impl Endpoint {
         }
     }
 
-    /// Ends a turn: sends everything queued since the last poll, instead of leaving it to the next one. `cx` is woken if there is
-    /// something to poll for afterwards.
+    /// Ends a turn: sends everything queued since the last poll. Without this call, the next poll sends it. `cx` is woken if
+    /// there is something to poll for afterwards.
     pub fn flush(&mut self, cx: &mut Context<'_>) {
         match self {
             // noq's tasks wake by themselves when they have something to send.

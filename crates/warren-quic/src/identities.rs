@@ -1,5 +1,5 @@
-//! The server configurations of a listening socket, one for each of the exit's keys. Only a client's proof says which key it pins
-//! ([`Gate::pinned_by`](crate::strangers::Gate::pinned_by)).
+//! The server configurations of a listening socket, one for each of the exit's keys. Only a client's proof shows which key the
+//! client pins ([`Gate::pinned_by`](crate::strangers::Gate::pinned_by)).
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ impl Identities {
         keys.iter().map(|key| OfKey::new(base, key)).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Replaces the keys. Handshakes with a key that stays go on. A removed key is erased from all configurations, including
-    /// those that running connections still hold.
+    /// Replaces the keys. Handshakes with a key that stays continue. A removed key is erased from all configurations,
+    /// including those that running connections still hold.
     ///
     /// # Errors
     /// As [`Self::new`]. In that case the previous keys stay.
@@ -44,7 +44,8 @@ impl Identities {
         let of_keys: Vec<OfKey> = keys.iter().map(of_key).collect::<Result<_, _>>()?;
         // Forgets all keys. The remaining ones are set again below, because the new list shares their identities.
         self.0.iter().for_each(|old| old.identity.forget());
-        // A key that stays may have been read from its file again. Holding that copy leaves only one in memory.
+        // A key that stays may have been read from its file again. Only the new copy is kept, so that there is
+        // one copy in memory.
         of_keys.iter().zip(keys).for_each(|(of_key, key)| of_key.identity.hold(key));
         self.0 = of_keys;
         Ok(())

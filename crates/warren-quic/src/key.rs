@@ -58,14 +58,14 @@ impl PrivateKey {
     pub fn to_base64(&self) -> Zeroizing<String> {
         // The DER text is wiped on drop, unlike the results of other accessors of the seed.
         let der: Pkcs8V1Der<'_> = self.0.as_der().expect("there is memory for a few bytes");
-        let seed = der.as_ref().last_chunk::<KEY_LENGTH>().expect("the seed stands at the end");
+        let seed = der.as_ref().last_chunk::<KEY_LENGTH>().expect("the seed is at the end");
         Zeroizing::new(STANDARD.encode(seed))
     }
 
     /// Returns the key as a line of a key file.
     pub fn to_line(&self) -> Zeroizing<String> {
         let text = self.to_base64();
-        // Allocated at once, because a string that grows leaves its old buffer behind, unwiped.
+        // Allocated at full size, because a string that grows leaves its old buffer behind without wiping it.
         let mut line = Zeroizing::new(String::with_capacity(text.len() + 1));
         line.push_str(&text);
         line.push('\n');
@@ -86,7 +86,7 @@ impl PrivateKey {
 
     /// Makes the key from its 32-byte seed (RFC 8032).
     fn of_seed(seed: &[u8; KEY_LENGTH]) -> Self {
-        // Unchecked, because a key file has no public key to compare with.
+        // The public key is not checked, because a key file contains none to compare with.
         let pair = Ed25519KeyPair::from_seed_unchecked(seed).expect("any 32 bytes are an Ed25519 seed");
         Self(Arc::new(pair))
     }

@@ -5,7 +5,7 @@ warren_simulation::planted_bugs! {
     StrangersLetIn,
     /// A proof is accepted from every address.
     ProofsReplayed,
-    /// Connection IDs that nobody issued are reset.
+    /// An exit resets connection IDs that no exit issued.
     ForeignIdsReset,
     /// Connection IDs of an earlier process are not reset.
     OwnIdsDisowned,
@@ -17,13 +17,13 @@ warren_simulation::planted_bugs! {
     DatagramTwice,
     /// A connection's timers are ignored.
     TimersForgotten,
-    /// A connection that has room again is not reported.
+    /// The exit or client is not told that a connection has room again.
     RoomUntold,
     /// The end of a connection is not reported.
     EndUntold,
     /// A connection's events for its endpoint, such as reset tokens, are lost.
     EndpointUntold,
-    /// A datagram that is to be kept is only sent.
+    /// A datagram that should be kept is sent but not kept.
     KeptNot,
     /// A lost datagram is returned twice.
     LostTwice,

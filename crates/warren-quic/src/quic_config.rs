@@ -1,5 +1,5 @@
-//! Translates our settings into the QUIC library's configurations, for both drivers. Limits that the library leaves wide are
-//! bounded here.
+//! Translates our settings into the QUIC library's configurations, for both drivers. Limits that the library sets too high
+//! are lowered here.
 
 mod congestion;
 mod connection_ids;
@@ -46,19 +46,20 @@ const MTU_COOLDOWN: Duration = Duration::from_secs(1);
 const MTU_PROBES: usize = 5;
 
 /// Consecutive lost probes of the current size, while smaller packets get through, after which the path's MTU is assumed to have
-/// shrunk. Random loss of 15 % does that in one of four million cases. Each probe costs a round trip and a probe timeout.
+/// shrunk. Random loss of 15 % causes that in one of four million cases. Each probe costs a round trip and a probe timeout.
 const MTU_CONFIRMATION_PROBES: usize = 8;
 
-/// If no packet of the current size arrives for this long, a probe checks that the size still works. The time is long, because a
-/// sender of such packets notices their loss within a second or two, and other senders do not need the answer.
+/// If no packet of the current size arrives for this long, a probe checks that the size still works. The time is long. A sender
+/// of large packets notices their loss within a second or two, and other senders do not need to know the size.
 const MTU_CONFIRMATION: Duration = Duration::from_secs(600);
 
 /// The search ends when its steps fall below this. It still tries the upper bound if the bound is at least this far away. With
 /// 10, it reaches both 1,472 and 1,452 exactly, in seven probes.
 const MTU_MINIMUM_CHANGE: u16 = 10;
 
-/// A path's idle timeout. With one this short, noq sends loss probes at least every second instead of every two
-/// (`MAX_PTO_FAST_INTERVAL`), so that it soon finds a path that is back. Without QUIC multipath, the timeout itself ends nothing.
+/// A path's idle timeout. Because it is this short, noq sends a loss probe at least every second instead of every two
+/// (`MAX_PTO_FAST_INTERVAL`). So it soon notices that a path works again. Without QUIC multipath, the timeout itself has no
+/// effect.
 const FAST_PROBES: Duration = Duration::from_secs(24);
 
 /// Checks the settings that noq would misinterpret, or on which it would panic.
@@ -76,27 +77,31 @@ pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
     for (name, mtu) in [("initial_mtu", initial_mtu), ("min_mtu", min_mtu), ("max_mtu", max_mtu)] {
         // An IPv4 packet has at most 65,535 bytes, 28 of them for the IP and UDP headers.
         if !(MINIMUM_MTU..=65_507).contains(mtu) {
-            return wrong(format!("{name} is {mtu}, and must be from {MINIMUM_MTU} to 65507"));
+            return wrong(format!("{name} is {mtu}, but must be from {MINIMUM_MTU} to 65507"));
         }
     }
     if min_mtu > initial_mtu {
-        return wrong(format!("min_mtu is {min_mtu}, and must not exceed initial_mtu, {initial_mtu}"));
+        return wrong(format!(
+            "min_mtu is {min_mtu}, but must not exceed initial_mtu, which is {initial_mtu}"
+        ));
     }
     // With such settings, an idle connection would time out before its keep-alive.
     if keep_alive.is_some_and(|interval| interval >= *idle_timeout) {
         return wrong(format!(
-            "the keep-alive interval must be shorter than the idle timeout, {idle_timeout:?}"
+            "the keep-alive interval must be shorter than the idle timeout, which is {idle_timeout:?}"
         ));
     }
     if !(Duration::from_secs(1)..=Duration::from_secs(3_600)).contains(idle_timeout) {
-        return wrong(format!("the idle timeout is {idle_timeout:?}, and must be from 1 s to 1 h"));
+        return wrong(format!("the idle timeout is {idle_timeout:?}, but must be from 1 s to 1 h"));
     }
     if settings.reordering_threshold < 3 {
         return wrong("reordering_threshold must be at least 3 (RFC 9002 section 6.1.1)".to_owned());
     }
     let largest = usize::from(*max_mtu.max(initial_mtu)) + 1024;
     if *datagram_receive_buffer < largest || settings.datagram_send_buffer() < largest {
-        return wrong(format!("a datagram buffer must hold at least one datagram, {largest} bytes"));
+        return wrong(format!(
+            "a datagram buffer must hold at least one datagram, which has {largest} bytes"
+        ));
     }
     Ok(())
 }
@@ -137,10 +142,10 @@ pub(crate) fn endpoint(
     config
         .max_udp_payload_size(max_payload(settings))
         .expect("MTUs are checked to be within QUIC's bounds")
-        // The gate in front of an exit reads no other version.
+        // The gate in front of an exit understands no other version.
         .supported_versions(vec![1])
-        // Greasing costs a random draw per packet. It has no use here, because nothing between the peers should depend on the
-        // bit.
+        // Greasing takes a random number for each packet. It is useless here, because nothing between the peers should depend
+        // on the bit.
         .grease_quic_bit(false)
         .min_reset_interval(reset_interval(endpoints));
     config
@@ -237,7 +242,7 @@ fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConf
         .enable_segmentation_offload(settings.udp_gso)
         // The bit shows the round-trip time to anybody on the path (RFC 9000 section 17.4).
         .allow_spin(false)
-        // Extensions of noq's that a tunnel has no use for. Unless they are off, the transport parameters offer them.
+        // A tunnel does not need these extensions of noq. Unless they are off, the transport parameters offer them.
         .send_observed_address_reports(false)
         .receive_observed_address_reports(false)
         .max_concurrent_multipath_paths(0)

@@ -23,15 +23,16 @@ pub const MINIMUM_MTU: u16 = 1_200;
 pub const ETHERNET_MTU: u16 = 1_472;
 
 /// Silence after which a client sends a keep-alive. It is below the 30 s after which the strictest NATs drop a mapping. A
-/// keep-alive and its answer are less than one packet per ten seconds. Keep-alives do not detect dead paths: unanswered traffic
-/// does, within a second.
+/// keep-alive and its answer are less than one packet per ten seconds. Keep-alives are not needed to detect a dead path,
+/// because unanswered traffic shows it within a second.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(25);
 
-/// Silence after which a connection is given up. If a path is down for 20 s just when a keep-alive is due, the loss probes, sent
-/// at least every second, still find the connection alive.
+/// Silence after which a connection is given up. A path may be down for 20 s just when a keep-alive is due. The loss probes,
+/// which are sent at least every second, then still reach the peer in time.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 
-/// Settings of every connection of an endpoint. One flat struct, because most users change one or two of the defaults.
+/// Settings of every connection of an endpoint. It is one flat struct, because most users change only one or two of
+/// the defaults.
 ///
 /// ```
 /// use std::time::Duration;

@@ -136,11 +136,12 @@ pub struct Datagrams {
 pub enum ControllerState {
     /// The window doubles each round until there is a queue.
     Starting,
-    /// The window follows what the path holds, and keeps the queue short.
+    /// The window follows the path's capacity and keeps the queue short.
     ShortQueue,
     /// The window is a little smaller for a few rounds, to find out who causes the queue or the loss.
     Probing,
-    /// Another flow fills the queue, and the window grows as that flow's may grow, until the queue overflows.
+    /// Another flow fills the queue. The window grows as that flow's window may grow, until the queue
+    /// overflows.
     Growing,
     /// Another flow keeps the queue full, and CUBIC competes for a fair share.
     Competing,
@@ -149,7 +150,7 @@ pub enum ControllerState {
 }
 
 impl ControllerState {
-    /// Whether the window will soon be another one.
+    /// Whether the window will soon change by much.
     pub(crate) fn is_searching(self) -> bool {
         match self {
             Self::Starting | Self::Probing | Self::Growing => true,
@@ -181,8 +182,8 @@ pub struct LossCounts {
     pub rtt: Duration,
     /// How much longer than the round-trip time a packet may take before it counts as lost. Zero if the path keeps the order.
     pub reordering: Duration,
-    /// Whether the controller `adaptive` is still finding out how large the window may be. A queue before the window then goes away by
-    /// itself.
+    /// Whether the controller `adaptive` still searches for its window. Once it has found the window, the queue in front of the
+    /// connection empties by itself.
     pub is_searching: bool,
 }
 

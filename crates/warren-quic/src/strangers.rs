@@ -105,7 +105,7 @@ pub enum Turned {
     NoProof,
     /// The exit is silent, and the proof was first used by another address.
     Replayed,
-    /// Many handshakes were in progress, so the client must prove its address first (Retry).
+    /// Many handshakes were in progress, so the client must first prove its address (Retry).
     AddressUnproven,
     /// Too many handshakes were in progress, and a newer one replaced this one.
     Displaced,

@@ -91,7 +91,7 @@ pub(crate) fn exit_as(identity: ExitIdentity) -> Result<ServerConfig, Error> {
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
-    // The client's order decides: it names the cipher first that is fastest on its CPU.
+    // The client's order decides, because the client lists the cipher first that is fastest on its CPU.
     config.ignore_client_order = false;
     Ok(config)
 }
@@ -180,7 +180,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// An exit's verifier of clients. It accepts any Ed25519 key, because the session layer knows which are enrolled.
+/// An exit's verifier of clients. It accepts any Ed25519 key. The session layer knows which keys are enrolled.
 #[derive(Debug)]
 struct AnyKey {
     algorithms: WebPkiSupportedAlgorithms,

@@ -4,7 +4,7 @@
 //! A poll handles timers, receives, passes datagrams to connections, and delivers their events. Sending is left to the end of
 //! the turn ([`flush`](WarrenEndpoint::flush)), so that a turn's datagrams and acknowledgements share sends. Received
 //! datagrams are slices of a few buffers, which the next poll reuses if the caller has dropped them. An exit that is behind
-//! ([`intake`]) copies datagrams into per-client queues instead.
+//! ([`intake`]) copies them into per-client queues instead.
 
 mod accept;
 mod connection;
@@ -226,7 +226,8 @@ impl WarrenEndpoint {
             self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
         let Some((slot, connection)) = found else { return Err(SendError::Closed(datagram)) };
         connection.send_datagram(datagram, context)?;
-        // Needs no wake-up: the caller sends datagrams during its turn, and flushes at the turn's end.
+        // No wake-up is needed, because the caller sends datagrams during its turn and flushes at the turn's
+        // end.
         self.work.list_to_send(slot, &mut connection.place.listed);
         Ok(())
     }

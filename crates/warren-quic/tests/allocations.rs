@@ -55,7 +55,7 @@ async fn a_datagram_costs_less_than_a_twentieth_of_an_allocation_on_both_sides_t
     // Receive buffers and transmits are reused: no datagram is copied or newly allocated.
     assert!(bytes <= 50.0, "{bytes}");
 
-    // A worker asks each of its connections for these counts four times a second, even idle ones.
+    // A worker asks all its connections for these counts four times a second, including idle ones.
     let before = ALLOCATIONS.load(Relaxed);
     let asked = (0..1_000).filter(|_| workers.pair.client.endpoint.loss_counts(at_client).is_some()).count();
     let allocations = ALLOCATIONS.load(Relaxed) - before;

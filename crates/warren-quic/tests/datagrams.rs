@@ -78,7 +78,7 @@ async fn a_full_buffer_gives_the_datagram_back_and_tells_when_there_is_room(driv
     };
     let SendError::Blocked(datagram) = refused else { panic!("{refused}") };
     assert_eq!((number(&datagram), datagram.len()), (taken, 1_000));
-    // At most a few milliseconds' worth of sending, which is little on a busy machine.
+    // The buffer holds only what is sent in a few milliseconds, which is little on a busy machine.
     assert!((4..=140).contains(&taken), "the buffer holds at most one drive: {taken}");
     assert!(pair.client.writable.is_empty());
     pair.until("there is room", |pair| pair.client.writable == [at_client]).await;

@@ -16,7 +16,7 @@ use warren_quic::{
 
 /// The time that the exit spends on the results of one poll, as with a slow TUN device.
 const SLOW: Duration = Duration::from_millis(5);
-/// Datagrams in one step: before the exit can notice that it falls behind, and afterwards.
+/// Datagrams in one step: first before the exit can notice that it is behind, then afterwards.
 const FIRST: u64 = 30;
 const THEN: u64 = 150;
 const SIZE: usize = 1_100;
@@ -51,7 +51,7 @@ async fn who_brings_more_than_an_exit_takes_loses_it_and_nobody_else_does() {
     let delivered = |pair: &Pair, by: ConnectionId| {
         pair.exit.datagrams.iter().filter(|(connection, _)| *connection == by).count() as u64
     };
-    // From here on only the exit wakes itself.
+    // From here on, nothing but the exit itself wakes it.
     let drained = poll_fn(|cx| {
         pair.exit.poll(cx);
         pair.exit.endpoint.flush(cx);

@@ -44,7 +44,8 @@ const OPERATIONS_WITH_LEAK: usize = 600;
 const WARM_UP: usize = 5;
 
 /// The exit rests after this many operations, for longer than a closed connection stays (three probe timeouts).
-/// Otherwise tables would grow while a fast machine closes ever more connections within that time.
+/// Without the rests, a fast machine would close more and more connections within that time, and tables would
+/// grow.
 const REST_EVERY: usize = 50;
 const REST: Duration = Duration::from_millis(200);
 
@@ -173,7 +174,7 @@ impl Exit {
         Self { endpoint, inbox: Inbox::new(), sessions, address, key }
     }
 
-    /// Adds a client, or applies a clients' file without it, with the key file unchanged.
+    /// Adds a client, or applies a clients' file without that client. The key file stays unchanged.
     fn reload(&mut self, number: usize) {
         if self.sessions.registry().by_name("guest").is_some() {
             let mut edited: ClientRegistry =
@@ -181,7 +182,8 @@ impl Exit {
             edited.remove("guest", SystemTime::UNIX_EPOCH).unwrap();
             self.sessions.adopt(Instant::now(), edited).unwrap();
         } else {
-            // Removed keys are remembered forever, by design. So there are few, which come again.
+            // Removed keys are remembered forever, by design. So this test uses only a few keys, again and
+            // again.
             let key = PublicKey([u8::try_from(number % 4).unwrap() + 1; 32]);
             let guest = Enrolled::new("guest", key, SystemTime::UNIX_EPOCH);
             self.sessions.add_client(guest, Some(key)).unwrap();

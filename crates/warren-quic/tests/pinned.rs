@@ -1,5 +1,5 @@
-//! An exit with two keys proves the one that the client pins. Only the proof in the client's first packet shows which one that
-//! is.
+//! An exit with two keys proves the one that the client pins. Only the proof in the client's first packet shows which key the
+//! client pins.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 #[path = "common/attacker.rs"]

@@ -1,4 +1,4 @@
-//! Which connection IDs an exit resets: those of ended connections. It never resets the ID of a live connection, at any listener.
+//! An exit resets the connection IDs of ended connections. No listener ever resets the ID of a live connection.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! A connection that gets no answer for a while: datagrams that waited in it are dropped.
+//! If a connection gets no answer for a while, the datagrams that waited in it are dropped.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;

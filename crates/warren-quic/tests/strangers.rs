@@ -125,7 +125,7 @@ fn noises() -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for length in [1, 20, 40, 100, 1_200, 1_472] {
         for first in [0x00, 0x40, 0x5f, 0xc0, 0xd0, 0xe0, 0xf0] {
-            // The connection ID has a valid worker byte, as far as an outsider can know one.
+            // The worker byte of this connection ID may be valid. An outsider cannot know more.
             let mut packet: Vec<u8> =
                 [first, 0].into_iter().chain((2..length.max(2)).map(|_| random())).collect();
             packet.truncate(length);

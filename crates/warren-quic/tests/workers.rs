@@ -1,4 +1,5 @@
-//! Workers share an exit's port. Each connection stays with its worker, and to strangers they look like one exit.
+//! Workers share an exit's port. Each connection stays with its worker. To strangers, the workers look like one
+//! exit.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;

@@ -145,7 +145,8 @@ impl Queue {
         self.device_index
     }
 
-    /// Registers the queue with the current tokio runtime. Otherwise the first [`poll_read`](Self::poll_read) does.
+    /// Registers the queue with the current tokio runtime. Without this call, the first
+    /// [`poll_read`](Self::poll_read) registers it.
     ///
     /// # Errors
     ///

@@ -1,14 +1,14 @@
 //! Makes many TUN writes with one system call (io_uring).
 //!
-//! A packet may wake its receiver, and each return from `writev` lets that receiver run: tens of thousands of times a second.
-//! One call for a whole batch returns only once.
+//! A packet may wake its receiver, which then runs when `writev` returns. With one call for each packet, that happens tens of
+//! thousands of times a second. One call for a whole batch returns only once.
 //!
 //! No seccomp filter sees the calls that io_uring makes. A [`Ring`] is therefore restricted for good before it is enabled
 //! (`IORING_REGISTER_RESTRICTIONS`, Linux 5.10): it can write to open files and do nothing else. A process can do the same
 //! with `writev`.
 //!
 //! The TUN files are not registered with the ring. A ring releases registered files only some 25 ms after its process has
-//! died. A killed daemon's device would outlive the daemon by that time.
+//! died. With registered files, the device of a killed daemon would outlive the daemon by that time.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -284,7 +284,7 @@ mod tests {
 
     /// Makes the kernel carry out one entry, and returns the result.
     fn outcome(ring: &mut IoUring, entry: &Entry) -> i32 {
-        // SAFETY: what the entry points to outlives this function, which waits for the completion.
+        // SAFETY: the memory that the entry points to outlives this function, which waits for the completion.
         unsafe { ring.submission().push(entry) }.unwrap();
         ring.submit_and_wait(1).unwrap();
         ring.completion().next().unwrap().result()

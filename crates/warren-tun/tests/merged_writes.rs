@@ -129,9 +129,12 @@ fn tcp_both_ways(checksums: Checksums) {
 
         assert!(
             serve.join().unwrap() == pattern(1, STREAM),
-            "{receiver} received other bytes than were sent"
+            "the bytes that {receiver} received are not those that were sent"
         );
-        assert!(send.join().unwrap() == pattern(2, STREAM), "other bytes than {receiver} sent arrived");
+        assert!(
+            send.join().unwrap() == pattern(2, STREAM),
+            "the bytes that arrived are not those that {receiver} sent"
+        );
     }
     assert_eq!(net.refused, 0, "{net:?}");
     assert!(net.packets > 4 * net.writes, "most packets were merged: {net:?}");

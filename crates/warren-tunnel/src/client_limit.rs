@@ -42,7 +42,7 @@ impl ClientLimit {
         self.from_client.refused() + self.to_client.refused()
     }
 
-    /// Counts drops of the client's packets. Those of the limits are counted by the limits themselves.
+    /// Counts drops of the client's packets. The limits count the drops that they cause themselves.
     pub fn count_drops(&self, reason: DropReason, packets: u64) {
         if reason != DropReason::RateLimit
             && let Some(count) = self.drops.get(reason as usize)

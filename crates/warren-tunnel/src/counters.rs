@@ -49,7 +49,8 @@ pub struct Totals {
     pub carrier_sent_datagrams: u64,
     /// Datagrams that the QUIC connections delivered.
     pub carrier_received_datagrams: u64,
-    /// Packets of the datagrams received: whole ones, completed and dropped assemblies, and malformed datagrams.
+    /// Packets in the received datagrams. Whole packets, completed assemblies, dropped assemblies and malformed
+    /// datagrams count as one each.
     pub carrier_received_packets: u64,
     /// Datagrams sent again because they were lost, copies included.
     pub repairs_sent: u64,
@@ -204,7 +205,7 @@ pub struct Snapshot {
     pub sockets: SocketStats,
     /// How full batches were.
     pub occupancy: Occupancy,
-    /// Datagrams and drops of connections that are gone, so that sums survive them.
+    /// Datagrams and drops of connections that have ended, so that the sums still contain them.
     pub past: PastConnections,
     /// In a snapshot of all workers: each worker's share, in the order of their numbers.
     pub workers: Vec<WorkerShare>,

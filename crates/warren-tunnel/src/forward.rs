@@ -44,7 +44,7 @@ pub struct SessionRoute {
     pub ipv6: Option<Ipv6Addr>,
     /// Networks behind the client, granted by the exit.
     pub prefixes: Vec<IpNet>,
-    /// N: the number of connections that flows are spread over.
+    /// The number of connections over which flows are spread (N).
     pub connections: u32,
     /// At an exit: the limits on the client's sending and receiving.
     pub limit: Option<Arc<ClientLimit>>,
@@ -119,7 +119,7 @@ impl Sessions {
         self.by_id.insert(id, Session { route, slots, attached, silent });
     }
 
-    /// Returns the session when it is the only one. Of a client's two sessions during a move, returns the new one.
+    /// Returns the session if it is the only one. During a client's move, returns the new one of its two sessions.
     pub(crate) fn only(&self) -> Option<SessionId> {
         let newest = || self.moving.as_ref().map(|moving| moving.newest());
         self.by_id.keys().next().copied().filter(|_| self.by_id.len() == 1).or_else(newest)
@@ -227,8 +227,8 @@ impl Sessions {
     }
 
     /// Returns the place of the connection for a packet from the TUN, and the limit that the packet counts against.
-    /// Each flow has its own connection. While that is lost or silent, the whole flow uses one other connection of the
-    /// session.
+    /// Each flow has its own connection. While that connection is lost or silent, the whole flow uses one other
+    /// connection of the session.
     ///
     /// # Errors
     /// The reason to count when there is no connection.
@@ -506,7 +506,10 @@ mod tests {
         sessions.set_silent(SessionId(1), here, false);
         assert!((0..32).all(|port| carrier(&sessions, port) == here));
         sessions.detach(SessionId(1), here);
-        assert!((0..32).all(|port| carrier(&sessions, port) == there), "silent is better than nothing");
+        assert!(
+            (0..32).all(|port| carrier(&sessions, port) == there),
+            "a silent connection is better than none"
+        );
         sessions.set_silent(SessionId(1), there, false);
         sessions.attach(SessionId(1), 0, here);
         assert_eq!((0..32).map(|port| carrier(&sessions, port)).collect::<Vec<_>>(), before);

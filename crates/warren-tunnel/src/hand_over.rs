@@ -2,7 +2,7 @@
 //!
 //! The kernel steers a flow's reads to the queue that last wrote the flow, so only a flow's first packets and flows
 //! without a way back are handed over. A flow's packets stay in order. The channel to a worker is bounded in bytes.
-//! The caller drops and counts what does not fit.
+//! The caller drops and counts the packets that do not fit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -120,7 +120,7 @@ impl HandOver {
         }
     }
 
-    /// Whether so much waits for some worker that the senders should be held back.
+    /// Whether so many bytes wait for some worker that the senders should be held back.
     pub(crate) fn is_filling(&self) -> bool {
         let is_full = |way: &Way| way.waiting.load(Relaxed) + way.bytes >= HIGH_WATER;
         // Many small batches fill the channel before they reach the limit of bytes.
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(taken, LIMIT / packet.len());
         assert!(workers[0].is_filling() && !workers[1].is_filling());
         let batch = received(&mut workers[1]).unwrap();
-        assert!(!push(&mut workers[0], 1, &packet), "it is taken and not dealt with");
+        assert!(!push(&mut workers[0], 1, &packet), "it is taken out but not processed");
         drop(batch);
         assert!(push(&mut workers[0], 1, &packet));
         while received(&mut workers[1]).is_some() {}
@@ -205,8 +205,7 @@ mod tests {
 
     #[test]
     fn threads_that_hand_over_to_each_other_get_everything_whole_and_in_order() {
-        // Each channel carries 20 MiB in total, twenty times what it holds at once. The arena reuses its slabs many
-        // times.
+        // Each channel carries 20 MiB in total, twenty times its capacity. The arena reuses its slabs many times.
         const READS: u32 = 5_000;
         const BYTES: usize = 4_096;
         fn run(own: usize, mut worker: HandOver, workers: usize) {

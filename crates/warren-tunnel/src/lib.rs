@@ -1,9 +1,9 @@
 //! The worker: one thread that owns a TUN queue, its UDP sockets, a QUIC endpoint and every connection on it.
 //!
-//! A turn takes what the carrier brought and what the TUN has, then refills the connections. Nothing here is shared
-//! with another thread except limits and settings, which are atomics. The control plane sends commands
-//! ([`WorkerHandle`]) and gets a [`Report`] back. Workers hand over to each other what they read for another's
-//! connection ([`hand_over`]).
+//! A turn takes the carrier's datagrams, then the TUN's packets, and then refills the connections. Other threads
+//! share only limits and settings with it, which are atomics. The control plane sends commands ([`WorkerHandle`])
+//! and gets a [`Report`] back. A worker that reads a packet for another worker's connection hands the packet over
+//! ([`hand_over`]).
 #![forbid(unsafe_code)]
 
 mod arena;

@@ -1,4 +1,4 @@
-//! What the control plane tells the workers, by addressee, and what a worker reports.
+//! The control plane's commands to the workers, and the workers' reports. Commands are grouped by addressee.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -78,8 +78,8 @@ pub enum SharedCommand {
     SetForwarding { forwarding: Forwarding },
     /// Gives up the queue of the TUN device with this interface index, because another worker's queue has failed.
     CloseDevice { device: u32 },
-    /// Replaces an exit's keys. Attached connections stay. The others, and handshakes, may have begun with a key that is gone, so they are
-    /// closed if a reason is given.
+    /// Replaces an exit's keys. Attached connections stay. Other connections and handshakes may have begun with a key that is gone. They
+    /// are closed if a reason is given.
     SetIdentities { identities: Vec<PrivateKey>, close_others: Option<Goodbye> },
     /// On an exit: admits a key to WireGuard, or refuses it from now on.
     SetWireGuard { key: PublicKey, client: Option<WireGuardClient> },
@@ -98,11 +98,11 @@ pub enum Report {
     Connecting { index: u32, connection: ConnectionId },
     /// The connection for this index could not be started.
     ConnectFailed { index: u32, error: String },
-    /// The handshake is complete and the peer, at this address, proved this key. At an exit, `proven` is which of its keys it has
-    /// proven to the peer.
+    /// The handshake is complete and the peer, at this address, proved this key. At an exit, `proven` is the one of the exit's
+    /// keys that the exit has proven to the peer.
     Connected { connection: ConnectionId, peer: PublicKey, remote: SocketAddr, proven: Option<PublicKey> },
-    /// A WireGuard peer with this key has come up. It has this connection until that is closed, and wants a
-    /// session.
+    /// A WireGuard peer with this key has come up. The peer has this connection until the connection is
+    /// closed. It wants a session.
     WireGuardUp { connection: ConnectionId, peer: PublicKey, remote: SocketAddr },
     /// Bytes of a connection's control stream, in order.
     Control { connection: ConnectionId, data: Bytes },

@@ -27,7 +27,8 @@ const UDP_PAUSE: Duration = Duration::from_secs(5);
 const COUNTED_FOR: Duration = Duration::from_secs(15);
 
 /// A flow of the old session without a packet for this long loses its slot if no other slot is free. An old TCP flow
-/// needs its slot only to be counted and to tell a copied SYN from a new one, and an old UDP flow has paused by then.
+/// needs its slot only to be counted, and to distinguish a copied SYN from a new one. An old UDP flow has paused by
+/// then.
 const OLD_IDLE: Duration = Duration::from_secs(60);
 /// Like [`OLD_IDLE`], for a TCP flow of the new session. A flow that has lost its slot is treated as an old one.
 const NEW_IDLE: Duration = Duration::from_secs(300);
@@ -132,7 +133,7 @@ impl Moving {
         if session != self.old {
             let has_begun = match is_tcp {
                 true => step == FlowStep::Opens,
-                // After the switch, a UDP flow that is not an old one is new without a note.
+                // After the switch, every UDP flow that is not old counts as new. So it is not recorded.
                 false => flow.protocol == protocol::UDP && !self.has_switched.load(Ordering::Acquire),
             };
             if has_begun && self.old_flows.seen(&flow).is_none() {

@@ -1,4 +1,5 @@
-//! A pump: one connection's queue towards the carrier, and the reassembly of what arrives on the connection.
+//! A pump: one connection's queue towards the carrier, and the reassembly of the packets that arrive on the
+//! connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -196,7 +197,7 @@ impl Pump {
         }
     }
 
-    /// Brings this pump's share of what all pumps hold for order up to date.
+    /// Updates this pump's share of the memory that all pumps hold for order.
     pub(crate) fn note_held(&mut self, of_all: &mut usize) {
         let size = self.resequencer.size();
         // Adds first, so that the sum never goes below zero.
@@ -220,7 +221,7 @@ impl Pump {
         if self.repair.is_agreed { TRAILER } else { 0 }
     }
 
-    /// Whether one more sender may be told that its packet is too big; 20 a second.
+    /// Whether one more sender may be told that its packet is too big. At most 20 are told each second.
     pub(crate) fn may_answer(&mut self, now: Instant) -> bool {
         let (left, since) = &mut self.answers;
         let earned = now.duration_since(*since).as_millis() / ANSWER_EVERY.as_millis();
@@ -268,8 +269,8 @@ impl Pump {
                     self.held = Some(Outgoing { datagram, context });
                 }
                 Err((SendError::TooLarge(mut framed), _)) => {
-                    // Takes the packet's own number back, because each fragment gets one. The receiver would wait in vain for the
-                    // packet's.
+                    // Takes the packet's own number back, because each fragment gets a number. The receiver would wait in vain
+                    // for the packet's number.
                     self.repair.take_back(&mut framed);
                     self.cut(endpoint.max_datagram_size(self.connection), &framed, arena, drops);
                 }

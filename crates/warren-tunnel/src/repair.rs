@@ -1,7 +1,7 @@
-//! The sender's half of repair: numbers datagrams and keeps them while the path loses some, and sends lost ones again.
+//! The sender's half of repair. It numbers and keeps datagrams while the path loses some, and sends lost ones again.
 //!
-//! Repair is for random loss. A budget bounds it, and a path that loses too much gets none. Lost datagrams of flows that need order are
-//! sent again twice at most, the others once and only while they are fresh.
+//! Repair is for random loss. A budget bounds it. A path that loses too much gets no repair. Lost datagrams of flows that need order
+//! are sent again twice at most, the others once and only while they are fresh.
 
 mod budget;
 mod planted;
@@ -21,8 +21,8 @@ use self::planted::{Bug, is_planted};
 use self::watch::LossWatch;
 
 /// Maximum number of repairs of one datagram of an ordered lane.
-// There are no parity packets. They would help only many calls at once, on a long path with purely random loss
-// (bench/LOG.md, "Parity for real-time traffic, by calculation").
+// There are no parity packets. They would help only if many calls at once used a long path with purely random
+// loss (bench/LOG.md, "Parity for real-time traffic, by calculation").
 const ORDERED_ROUNDS: u8 = 2;
 /// A datagram of the unordered lane is repaired once, if it left less than this long ago. Later it would be of no use to a call.
 const FRESH: Duration = Duration::from_millis(400);
@@ -106,7 +106,7 @@ impl Repair {
     pub(crate) fn take_back(&mut self, datagram: &mut Bytes) {
         if let Ok(Numbering::Numbered(place)) = Numbering::cut(datagram)
             && let Some(next) = self.next.get_mut(place.lane.index())
-            // Otherwise a later number is already in use, and would be given out twice.
+            // If a later number is already in use, taking this one back would give out that number twice.
             && *next == place.number.plus(1)
             && !is_planted(Bug::NumberNotTakenBack)
         {

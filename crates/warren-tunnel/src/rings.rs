@@ -7,14 +7,14 @@ use warren_tun::Ring;
 pub struct Rings(Vec<Ring>);
 
 impl Rings {
-    /// Makes a ring for each worker. Makes none if the kernel refuses, or the container around this process forbids them. Packets
-    /// then go to the TUN one by one.
+    /// Makes a ring for each worker. Makes none if the kernel refuses them or this process's container forbids them. Packets then
+    /// go to the TUN one by one.
     pub fn make(workers: u8) -> Self {
         match (0..workers).map(|_| Ring::new()).collect() {
             Ok(rings) => Self(rings),
             Err(error) => {
                 tracing::info!(
-                    "io_uring is not available ({error}), so each write to the TUN takes a system call of its own, which costs some speed"
+                    "io_uring is not available ({error}); each write to the TUN takes a system call of its own, and speed suffers a little"
                 );
                 Self::default()
             }

@@ -106,7 +106,7 @@ pub(super) struct Worker {
     timer_due: Option<Instant>,
     upkeep: Upkeep,
     snapshots: Snapshots,
-    /// Memory of what all connections hold for order.
+    /// The memory of all packets that connections hold back to restore the order.
     held: usize,
     /// Pumps with postponed repairs: a copy to send, or a missing datagram to stop waiting for.
     repairs: Vec<usize>,
@@ -180,8 +180,8 @@ impl Worker {
 
     /// Runs turns until the control plane says stop or is gone, then closes every connection.
     pub(super) async fn run(mut self) {
-        // Turns limit themselves. Tokio's cooperative budget would run out in the middle of a turn, and it would look as if no
-        // work were left. Then the TUN's bulk lane could starve, and the worker could rest while packets wait.
+        // Turns limit themselves. Tokio's cooperative budget would run out in the middle of a turn, and the worker would find
+        // no work although packets wait. The TUN's bulk lane could then starve, and the worker could rest too early.
         tokio::task::unconstrained(std::future::poll_fn(|cx| self.turns(cx))).await;
         let Occupancy { packets_per_tun_read, packets_per_tun_write, drives_per_wakeup } = &self.occupancy;
         tracing::debug!(%packets_per_tun_read, %packets_per_tun_write, %drives_per_wakeup, "how full batches were");
@@ -207,8 +207,8 @@ impl Worker {
                 Turn::Busy if start.elapsed() >= ROW => break,
                 Turn::Busy => did_something = true,
                 Turn::Idle => {
-                    // A wake-up that found nothing is no work. `Rest` would take the time since then for the time since the
-                    // last work.
+                    // A wake-up that found nothing is not work. If it counted, `Rest` would measure the time from it
+                    // instead of from the last work.
                     let due = did_something.then(|| self.rest.due(Instant::now(), &self.totals));
                     if let Some(length) = due.flatten() {
                         // Blocks the whole thread on purpose, so that packets gather in the sockets in the meantime.

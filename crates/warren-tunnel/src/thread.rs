@@ -22,8 +22,8 @@ use crate::tuning::Tuning;
 const COMMAND_QUEUE: usize = 1024;
 /// Reports that may wait for the control plane; a worker with a full queue stops taking from the carrier.
 const REPORT_QUEUE: usize = 1024;
-/// How many task polls pass before the runtime checks sockets again. The default of 61 lets bulk traffic in one
-/// direction delay the other's arrival by dozens of batches.
+/// How many task polls pass before the runtime checks sockets again. With the default of 61, bulk traffic in
+/// one direction delays packets of the other direction by dozens of batches.
 const EVENT_INTERVAL: u32 = 16;
 
 /// The parts from which workers make their QUIC endpoints, each on its own thread.
@@ -41,7 +41,8 @@ pub enum Carrier {
         sockets: Vec<Vec<UdpSocket>>,
         /// The parts that serve WireGuard. `None` if the exit does not serve it. Only the first worker does.
         wireguard: Option<WireGuardCarrier>,
-        /// Secret of the stateless reset tokens; kept over restarts, so that a new process can reset the old one's connections.
+        /// Secret of the stateless reset tokens. It stays the same over restarts, so that a new process can reset the old one's
+        /// connections.
         reset_key: [u8; 64],
     },
 }
@@ -50,7 +51,7 @@ pub enum Carrier {
 /// system call.
 ///
 /// # Errors
-/// When a thread, its runtime or its QUIC endpoint cannot be made. Threads that were started end.
+/// When a thread, its runtime or its QUIC endpoint cannot be made. Threads that have started then end.
 pub async fn spawn(carrier: Carrier, rings: Rings) -> anyhow::Result<(WorkerHandle, Reports)> {
     let shares = carrier.shares(rings);
     let ways = hand_over::between(shares.len());

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use warren_session::PublicKey;
 use warren_session::exit::SessionId;
 
-/// Inner packets and their bytes: out of this host to the carrier, and in from it.
+/// Inner packets and their bytes: those sent to the carrier, and those received from it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Traffic {
     /// Inner packets sent.

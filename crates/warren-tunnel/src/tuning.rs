@@ -11,7 +11,7 @@ use warren_quic::settings::TransportSettings;
 pub const SEGMENTS: RangeInclusive<u32> = 1..=128;
 /// Datagrams in one drive.
 pub const DATAGRAMS: RangeInclusive<u32> = 1..=1024;
-/// Receives that are dealt with at once.
+/// Receives that are processed at once.
 pub const RECEIVE_BATCHES: RangeInclusive<u32> = 1..=32;
 /// Reads of the TUN in one turn.
 pub const TUN_BATCHES: RangeInclusive<u32> = 1..=256;
@@ -81,7 +81,7 @@ impl TunOffload {
 
     /// Records the super-packets that a new device accepts, unless a device was recorded before.
     pub fn found(&self, takes: Merge) {
-        // If another worker was first, its note stays: the device may have refused something since.
+        // If another worker was first, its record stays, because the device may have refused something since.
         let _ = self.0.compare_exchange(0, Self::bits(takes), Relaxed, Relaxed);
     }
 

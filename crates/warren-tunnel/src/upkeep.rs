@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// How often the upkeep of each connection runs.
 pub(crate) const ROUND: Duration = Duration::from_millis(250);
-/// Maximum connections served in one upkeep turn, so that a turn does not grow with the number of connections.
+/// Maximum number of connections in one upkeep turn, so that a turn does not get longer with their number.
 pub(crate) const CONNECTIONS_PER_TURN: usize = 64;
 /// Time until the next turn of a round that is not finished. Other work may bring it sooner.
 const NEXT_TURN: Duration = Duration::from_millis(1);
@@ -53,7 +53,7 @@ impl Upkeep {
     pub(crate) fn go_on(&mut self, next: usize, count: usize) {
         self.next = Some(next).filter(|next| *next < count);
         if self.next.is_none() {
-            // This includes assemblies in slots that the round had passed when they began.
+            // This includes assemblies that began in a slot after the round had passed it.
             self.assembling = self.found_assembly;
         }
     }

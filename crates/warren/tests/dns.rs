@@ -91,7 +91,7 @@ fn lan_that_takes_a_listed_resolvers_address_gets_no_query_and_status_says_so() 
     client.up();
     let way = || net.client.sh("ip route get 10.77.0.53").ok();
     let inside = way();
-    let said = "a network of the LAN holds the address of 10.77.0.53,";
+    let said = "a network of the LAN contains the address 10.77.0.53,";
     let status = || client.warren.run("status home").stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(!status().contains(said), "{}", status());
 

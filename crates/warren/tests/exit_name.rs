@@ -65,7 +65,9 @@ fn a_resolver_on_this_host_that_the_kill_switch_shuts_in_is_named_with_the_way_o
 
     let mut daemon = client.warren.start("--log info client run home");
 
-    daemon.wait_for_output("is blocked by the closed kill switch: set the exit's address as endpoint");
+    daemon.wait_for_output(
+        "where the closed kill switch blocks its queries: set the exit's address as endpoint",
+    );
     client.warren.run("down home").ok();
     client.assert_host_unchanged();
 }

@@ -44,7 +44,7 @@ impl Heard {
         }
         let sent = Duration::from_nanos(u64::from_be_bytes(time));
         let number = u32::from_be_bytes([n0, n1, n2, n3]);
-        // Both times are by one clock. Only a step of that clock could make the delay negative.
+        // Both times are from one clock. Only a step of that clock could make the delay negative.
         Some(Self { number, came, delay: came.saturating_sub(sent) })
     }
 }
@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn loss_gap_and_order_are_those_of_the_counted_numbers() {
-        // 9 is before the range, 12 lost, 13 refused by the sender's kernel, 11 late, 10 doubled.
+        // Packet 9 is before the range, 10 arrives twice, 11 is late, 12 is lost, and the sender's kernel
+        // refused 13.
         let stream = vec![
             heard(9, 0, 15),
             heard(10, 100, 15),

@@ -17,7 +17,7 @@ use crate::{interrupt::Interrupt, way::Way};
 /// The ports of two servers, one for each direction, so that both directions at once use two programs.
 const PORTS: [u16; 2] = [5201, 5202];
 const START: Duration = Duration::from_secs(5);
-/// A test that fails within this time had not begun.
+/// If a test fails within this time, it had not begun.
 const AT_ONCE: Duration = Duration::from_millis(800);
 /// Extra time for connecting and for exchanging results through a full tunnel.
 const SLACK: Duration = Duration::from_secs(15);
@@ -34,7 +34,8 @@ impl Iperf {
     pub(crate) fn start(topology: &Topology, address: &str, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let server = |port: u16| {
             let mut command = topology.client.command("iperf3");
-            // The output goes to a file. Without --forceflush, the line that is waited for would stay in a buffer.
+            // The output goes to a file. Without --forceflush, the line that this waits for would stay in a
+            // buffer.
             command.args(["--server", "--forceflush", "--port", &port.to_string()]);
             let mut server = Process::start(&format!("iperf3-{port}"), topology.path(), &mut command)?;
             server.wait_for_output("listening", START, interrupt)?;

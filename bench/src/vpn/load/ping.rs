@@ -1,8 +1,8 @@
 //! Round-trip times by ICMP echo. The other end answers in its kernel, and this kernel stamps the time of receipt, so only the
 //! tunnel is measured.
 //!
-//! ping(8) is not used: once it has its answer, it spins until its next request is due. So the tunnel with the shortest round trip
-//! would get the least CPU time.
+//! ping(8) is not used, because once it has its answer, it spins until its next request is due. So the tunnel with the shortest
+//! round trip would get the least CPU time.
 
 use std::{
     io::IoSliceMut,
@@ -62,7 +62,7 @@ impl Ping {
                     break;
                 }
                 echo.ask()?;
-                // By the schedule, so that a late request does not delay all later ones.
+                // The wait follows the schedule, so that a late request does not delay all later ones.
                 echo.wait(start + INTERVAL * (number + 1))?;
             }
             let end = Instant::now() + DRAIN;
@@ -116,7 +116,7 @@ pub(crate) fn first_reply(
             echo.ask()?;
             let next = Instant::now() + INTERVAL;
             while echo.times.is_empty() && Instant::now() < next {
-                // `wait` would sit out the interval after the answer, which would count as setup time.
+                // `wait` would wait for the whole interval after the answer, which would count as setup time.
                 echo.wait_for_one(next)?;
             }
         }

@@ -1,4 +1,5 @@
-//! UDP from the client to the exit. One thread sends packet by packet, as a program does, and one counts what arrives.
+//! UDP from the client to the exit. One thread sends packet by packet, as a program does, and another counts the
+//! packets that arrive.
 //!
 //! It uses no segmentation offload, so each packet stays one packet all the way.
 

@@ -1,4 +1,5 @@
-//! QUIC between two TUN devices and nothing else, by this program's `bare`. It shows what a tunnel on this library can reach.
+//! A tunnel that consists only of QUIC between two TUN devices, by this program's `bare`. It shows what a tunnel on this
+//! library can reach.
 
 use std::{process::Command, time::Instant};
 

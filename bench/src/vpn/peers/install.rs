@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// Returns the directory of a peer's programs, `~/.cache/warren-peers/NAME`.
 pub(super) fn directory(name: &str) -> anyhow::Result<PathBuf> {
-    let home = std::env::var_os("HOME").context("HOME is not set, and peers are installed below it")?;
+    let home = std::env::var_os("HOME").context("HOME is not set, but peers are installed below it")?;
     Ok(Path::new(&home).join(".cache/warren-peers").join(name))
 }
 
@@ -59,7 +59,7 @@ pub(super) fn debian(name: &str, programs: &[(&str, &str)], interrupt: &Interrup
     eprintln!("installing {name}: package {}", packages.join(", "));
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
-        // Nobody is there to answer the questions of packages.
+        // Nobody can answer the questions of packages here.
         command.arg("-q").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
         process::run(&mut command, LIMIT, interrupt)
     };

@@ -13,7 +13,7 @@ pub(crate) enum Kind {
     Veth,
     /// TUN to TUN without crypto: the limit of any TUN VPN.
     TunCopy,
-    /// QUIC between two TUN devices and nothing else.
+    /// Only QUIC between two TUN devices.
     Bare,
     Warren,
     WireguardGo,

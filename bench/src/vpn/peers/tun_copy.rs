@@ -10,7 +10,7 @@ use crate::{
     vpn::{load::first_reply, process::Process},
 };
 
-/// The copier ends by itself after this time, if nobody is left to end it.
+/// The copier ends by itself after this time, if no other process ends it.
 const LIMIT_SECONDS: &str = "3600";
 
 pub(super) fn find() -> anyhow::Result<(String, Vec<PathBuf>)> {

@@ -68,7 +68,8 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     let client = End::new(start, &topology.client, "client")?;
     let exit = Exit::start(start, "", &[])?;
     let mut profile = exit.client;
-    // Some tests' servers are on the client's host. Earlier builds do not know the setting, and let everybody in.
+    // Some tests have servers on the client's host, so this opens their ports. Earlier builds do not know the
+    // setting, and let everybody in.
     if exit.knows_forwards {
         profile.push_str("\n[forwards]\nallow = [\"tcp/1-65535\", \"udp/1-65535\"]\n");
     }
@@ -117,8 +118,8 @@ impl Exit {
         let knows_forwards = exit.warren(&["exit", "client", "forward", "list"]).is_ok();
         let forwards = start.installed.peer.setting(FORWARDS).unwrap_or("0");
         let forwards: u16 = forwards.parse().context("forwards=N needs a number")?;
-        // The forwards go to other clients, which never connect, because one client has at most 64. Their addresses are
-        // fixed, so the rules exist.
+        // The forwards lead to other clients, which never connect, because one client can have at most 64 forwards. The
+        // clients' addresses are fixed, so the rules exist.
         for number in 0..forwards {
             let (name, at) = (format!("other-{}", number / 50), 100 + number / 50);
             if number % 50 == 0 {
@@ -190,7 +191,7 @@ impl<'a> End<'a> {
         serde_json::from_str(&self.warren(&["status", "--json"])?).context("warren status printed no JSON")
     }
 
-    /// Adds lines, and those of the peer's settings that belong to these sections, to a file that Warren has made.
+    /// Adds lines to a file that Warren has made. Also adds the peer's settings for these sections.
     fn change(&self, file: &str, lines: &str, sections: &[&str]) -> anyhow::Result<()> {
         let path = self.directory.join("config").join(file);
         let text =

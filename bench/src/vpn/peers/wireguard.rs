@@ -1,5 +1,5 @@
-//! What userspace implementations of WireGuard share: keys, and configuration through the control socket (WireGuard's
-//! cross-platform userspace interface).
+//! The parts that all userspace implementations of WireGuard share: keys, and configuration through the control
+//! socket (WireGuard's cross-platform userspace interface).
 
 use std::{
     fmt::Write as _,

@@ -61,7 +61,7 @@ impl Stacks {
             let mut own = BTreeMap::new();
             frame.sum_own(process, &mut own);
             let mut symbols: Vec<_> = own.into_iter().filter(|(_, own)| *own > 0).collect();
-            // By name among equals, so that the order is always the same.
+            // Symbols with equal counts are sorted by name, so that the order is always the same.
             symbols.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
             symbols.truncate(count);
             symbols
@@ -106,7 +106,7 @@ fn frame(line: &str) -> Option<(String, bool)> {
     // The kernel has the upper half of the 64-bit address space.
     let kernel = address.len() == 16 && address.starts_with("ffff");
     let symbol = symbol.trim();
-    // Removes Rust's disambiguating hash, which tells a reader nothing.
+    // Removes Rust's disambiguating hash, which is of no use to a reader.
     let symbol = match symbol.rsplit_once("::h") {
         Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => name,
         _ => symbol,

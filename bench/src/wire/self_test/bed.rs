@@ -14,7 +14,7 @@ pub(super) const CLIENT: &str = "192.0.2.2";
 pub(super) const EXIT: &str = "192.0.2.1";
 const DEVICE: &str = "eth0";
 
-/// Two hosts that send nothing by themselves, so that every frame is one of the test.
+/// Two hosts that send nothing by themselves, so that every frame belongs to the test.
 #[derive(Debug)]
 pub(super) struct Bed {
     pub(super) wire: Wire,
@@ -38,7 +38,7 @@ impl Bed {
             host.ip(&format!("link set {DEVICE} address {station}"))?;
             host.ip(&format!("address add {address}/24 dev {DEVICE}"))?;
         }
-        // With fixed neighbours, no ARP frame takes part in the wire's random choices.
+        // With fixed neighbours there are no ARP frames, which would take part in the wire's random choices.
         for ((host, ..), (_, address, station)) in hosts.iter().zip(hosts.iter().rev()) {
             host.ip(&format!("neighbour replace {address} lladdr {station} dev {DEVICE} nud permanent"))?;
         }

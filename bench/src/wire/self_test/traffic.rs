@@ -52,7 +52,7 @@ pub(super) struct Stream {
     pub(super) payload: usize,
     pub(super) packets: u32,
     pub(super) per_second: f64,
-    /// Whether to wait for the wire and the receiver if they fall behind, so that only the wire's settings lose packets.
+    /// Whether to wait for the wire and the receiver if they fall behind. If so, only the wire's settings lose packets.
     pub(super) waits: bool,
 }
 
@@ -71,7 +71,7 @@ impl Stream {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heard {
     pub(super) numbers: HashSet<u32>,
-    /// Bytes of payload, without the first batch, whose duration is not known.
+    /// Bytes of payload without the first batch, because the duration of that batch is not known.
     bytes: f64,
     packets: f64,
     /// From the first batch to the last.
@@ -159,7 +159,7 @@ pub(super) fn delays(
     sent?;
     anyhow::ensure!(
         delays.len() == usize::try_from(packets)?,
-        "{} of {packets} packets arrived, although the wire was not to lose any",
+        "{} of {packets} packets arrived, although the wire should not lose any",
         delays.len()
     );
     Ok(delays)
@@ -236,7 +236,7 @@ fn send(socket: &UdpSocket, stream: Stream, window: &Window, interrupt: &Interru
     let start = Instant::now();
     let mut sent = 0;
     while sent < stream.packets && !interrupt.is_set() {
-        // Asking the wire takes a round trip to its thread, so it is done once for a burst.
+        // Asking the wire takes a round trip to its thread, so this is done once for each burst.
         if stream.waits && !window.is_open(sent)? {
             std::thread::sleep(TURN);
             continue;
@@ -282,7 +282,7 @@ fn hear(socket: &UdpSocket, payload: usize, count: &AtomicU64, stop: &Interrupt)
         }
         let now = Instant::now();
         match first {
-            // How long the first batch took is not known, so its bytes do not count.
+            // The duration of the first batch is not known, so its bytes do not count.
             None => first = Some(now),
             Some(first) => {
                 heard.bytes += bytes;

@@ -1,9 +1,9 @@
 //! Owns the connections to the exits: the race for an address that answers, the connections that are being opened, and those of
 //! the session.
 //!
-//! Connections of the session and of a race are opened alike. [`Connections::open`] orders a connection from the worker, and the
-//! worker gives it an identifier. Then its handshake succeeds, or the connection is closed. The methods return what the session is
-//! to be told.
+//! Connections of the session and of a race are opened in the same way. [`Connections::open`] orders a connection from the worker,
+//! and the worker gives it an identifier. Then its handshake succeeds, or the connection is closed. The methods return the news
+//! for the session.
 
 mod beside;
 mod close_reasons;
@@ -55,7 +55,7 @@ pub(super) struct Connections {
     own: SessionConnections,
     /// The connections of the other session while the client moves.
     beside: Option<SessionConnections>,
-    /// When to go back to an earlier exit of the profile.
+    /// Decides when to go back to an earlier exit of the profile.
     failback: Homing,
     last_tried: Option<SocketAddr>,
     /// The places of an exit that is much nearer than the one in use.
@@ -84,7 +84,7 @@ pub(super) enum Closed {
     Forgotten,
 }
 
-/// The consequence of a race's winner for the session.
+/// What a race's winner means for the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Winner {
     /// The winner becomes connection 0, for which the session is waiting.
@@ -131,7 +131,7 @@ impl Connections {
         format!("the exit {} refused: {reason}", self.endpoint())
     }
 
-    /// The way that the session's connections take.
+    /// The exit and address that the session's connections use.
     pub(super) fn way(&self) -> Option<Way> {
         self.own.way
     }
@@ -141,7 +141,7 @@ impl Connections {
         self.last_tried
     }
 
-    /// The exits' addresses that the connections of all sessions go to.
+    /// The exits' addresses that the connections of all sessions use.
     pub(super) fn remotes(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let sessions = std::iter::once(&self.own).chain(&self.beside);
         sessions.flat_map(|session| session.remotes.values()).map(|remote| remote.ip())
@@ -201,8 +201,8 @@ impl Connections {
         ordered: Ordered,
     ) -> anyhow::Result<Option<Ended>> {
         let remote = ordered.remote;
-        // The diagnosis asks the address that was tried last. An address without a route, as any IPv6 address on a host without
-        // IPv6, would tell it nothing about the exit.
+        // The diagnosis asks the address that was tried last. An address without a route would show nothing about the exit. An
+        // example is any IPv6 address on a host without IPv6.
         if ordered.measured.is_none() && (self.last_tried.is_none() || has_route(remote)) {
             self.last_tried = Some(remote);
         }
@@ -230,7 +230,7 @@ impl Connections {
         let way = way.or_else(|| self.way_of(of_session()?));
         let place = way.map_or(self.exits.current(), |way| way.exit);
         let RemoteExit { public_keys, server_name, .. } = self.exits.exit(place).clone();
-        // A check must show that the exit has this key, not that it still has another one.
+        // A check must show that the exit has this key, so other keys of the exit are not accepted.
         let exit_keys = ordered.check.map_or(public_keys, |key| vec![key]);
         self.ordered.push(index, ordered);
         worker.send(ConnectionCommand::Connect { index, socket, remote, exit_keys, server_name }).await;
@@ -278,7 +278,7 @@ impl Connections {
         None
     }
 
-    /// Makes a race's winner connection 0 of the session, and its way the way of the other connections.
+    /// Makes a race's winner connection 0 of the session. The other connections will use the winner's way.
     pub(super) fn take_winner(&mut self, now: Instant, connection: ConnectionId, way: Way) {
         self.own.way = Some(way);
         self.own.remotes.insert(0, way.remote);
@@ -307,7 +307,8 @@ impl Connections {
         let Some(race) = &mut self.race else { return Closed::Forgotten };
         let Some(way) = race.runners.remove(&connection) else { return Closed::Forgotten };
         tracing::debug!("{} does not answer: {reason}", way.remote);
-        // These two reasons are definite answers, but anybody on the path can forge them: the exit has not proven its key.
+        // These two reasons are definite answers. But anybody on the path can forge them, because the exit has not proven
+        // its key.
         let is_answer = matches!(reason, CloseReason::WrongPeerKey { .. } | CloseReason::NoCommonProtocol);
         let end = end_of(&self.exits.exit(way.exit).endpoint, reason, had_session);
         let unproven = match &end {
@@ -324,7 +325,7 @@ impl Connections {
         self.failback.timeout().filter(|_| self.race.is_none())
     }
 
-    /// Notes which places of the list are exits much nearer than the one in use.
+    /// Notes the places of exits that are much nearer than the one in use.
     pub(super) fn set_nearer(&mut self, places: Vec<usize>) {
         self.nearer = places;
     }

@@ -33,14 +33,14 @@ impl ExecRequests {
             UserWish::Portal => self.open_portal(host, process, user, is_up).await,
         };
         match &moved {
-            Ok(()) => tracing::info!(user, process, ?wish, "a user has let a program in or out"),
+            Ok(()) => tracing::info!(user, process, ?wish, "a user put a program into or out of the tunnel"),
             Err(refusal) => tracing::info!(user, process, "a user was refused: {refusal}"),
         }
-        // The command may have been interrupted meanwhile.
+        // Nobody waits for the answer if the command was interrupted meanwhile.
         drop(answer.send(moved));
     }
 
-    /// Lets a user's process out to a login page, if the profile allows this user.
+    /// Lets a user's process reach a login page, if the profile allows this user.
     async fn open_portal(
         &self,
         host: &mut HostUpkeep,

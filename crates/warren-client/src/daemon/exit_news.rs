@@ -1,5 +1,5 @@
-//! Owns what exits tell about themselves and each other: their keys, and the roster of their fleet. The keys that the profile
-//! pins decide which exits to believe. `exit_news/fleet.rs` handles the roster.
+//! Owns the news that exits send about themselves and each other: their keys, and the roster of their fleet. The keys that
+//! the profile pins decide which exits to believe. `exit_news/fleet.rs` handles the roster.
 
 mod fleet;
 
@@ -15,7 +15,7 @@ use crate::learnt_keys::LearntKeys;
 use warren_config::{ClientProfile, RemoteExit};
 use warren_daemon::helper::Helper;
 
-/// What the client knows about the exits beyond its profile. The helper stores them for the next daemon.
+/// What the client knows about the exits beyond its profile. The helper stores it for the next daemon.
 pub(super) struct ExitNews {
     learnt_keys: LearntKeys,
     pub(super) fleet: Fleet,
@@ -38,7 +38,7 @@ impl ExitNews {
             exits.ask_for(member.map(|member| member.name.clone()));
         }
         exits.follow(profile, &self.learnt_keys, &self.fleet);
-        // Before the first measurement, the profile's own exit is the one that surely answers.
+        // Before the first measurement, the profile's own exit is the one that is most certain to answer.
         if asked_for.is_some() || (exits.chooses() && self.fleet.is_measured()) {
             exits.use_first();
         }

@@ -105,8 +105,8 @@ impl Health {
         notify::ready("connected");
     }
 
-    /// Notes that the session in use has no connection left, or that another attempt to open one has failed. `had_session`:
-    /// whether an exit has granted a session. If another attempt would hardly succeed, tells a waiting `up` about the end.
+    /// Notes that the session in use has no connection left, or that another attempt to open one has failed. `had_session`
+    /// says whether an exit has granted a session. If another attempt would hardly succeed, tells a waiting `up`.
     pub(super) fn lost(
         &mut self,
         reason: String,
@@ -120,7 +120,7 @@ impl Health {
                 self.refusal.take_empty_pool(|| connections.refusal_of(Goodbye::PoolEmpty));
             }
             None if !connections.exits.have_addresses() => self.unresolved = Some(reason.clone()),
-            // The exit has proven its key, so this is the exit's own answer, and this client cannot use it.
+            // The exit has proven its key, so this is the exit's own answer. This client cannot use the exit.
             Some(Goodbye::Protocol(_)) => self.refusal.give_up(reason.clone()),
             Some(Goodbye::Draining) if is_only_exit => {
                 self.refusal.give_up(connections.refusal_of(Goodbye::Draining));
@@ -141,7 +141,8 @@ impl Health {
             self.warn(&reason);
         }
         self.has_failed = true;
-        // A Goodbye is the exit's own reason. Without one, the finding of a recent diagnosis says more than `reason`.
+        // A Goodbye contains the exit's own reason. Without one, the result of a recent diagnosis says more than
+        // `reason`.
         let cause = self.diagnosis.recent_cause().filter(|_| goodbye.is_none());
         self.unreachable(cause.map_or(reason, |cause| cause.sentence.clone()));
     }
@@ -154,8 +155,8 @@ impl Health {
         self.unreachable(cause.sentence);
     }
 
-    /// If the reason is known, tells it to a waiting `up`, so that its user need not wait for the timeout. `exits` is how many
-    /// the profile has.
+    /// If the reason is known, tells it to a waiting `up`, so that its user need not wait for the timeout. `exits` is the
+    /// number of exits in the profile.
     pub(super) fn tell_known_cause(&mut self, exits: usize) {
         let known = match self.diagnosis.recent_cause() {
             Some(cause) => self.is_known(cause, exits).then(|| cause.sentence.clone()),
@@ -169,7 +170,7 @@ impl Health {
 
     fn is_known(&self, cause: &Cause, exits: usize) -> bool {
         // Anybody on the path can forge an answer from the exit's address, so a single packet must not end an attempt. If something
-        // answers with a key that is not the exit's, `Refusal::take_unproven` has its own message for that.
+        // answers with another key than the exit's, `Refusal::take_unproven` reports that.
         let is_too_early = self.since.elapsed() < SLOW_AFTER || self.refusal.has_unproven();
         match cause.certainty {
             Certainty::Here => true,
@@ -218,7 +219,8 @@ impl Health {
         is_told
     }
 
-    /// Reports that the exits have refused. To be called once the host's traffic is blocked, because users rely on the message.
+    /// Reports that the exits have refused. Call this only once the host's traffic is blocked, because users rely on the
+    /// message.
     pub(super) fn say_refusal(&self, profile: &str, is_told: bool) {
         let Some((sentence, again)) = self.refusal.sentences() else { return };
         if self.host_trouble.is_none() {
@@ -229,12 +231,12 @@ impl Health {
             }
             notify::status(&format!("refused: {sentence}"));
         } else if !is_told {
-            // The status shows the trouble on the host, which takes precedence over the refusal.
+            // The status shows the trouble on the host instead, because it takes precedence over the refusal.
             tracing::error!("{sentence}{again}");
         }
     }
 
-    /// Notes that the tunnel rests on a trusted network. A waiting `up` reports this as success.
+    /// Notes that the tunnel rests on a trusted network. For a waiting `up`, this is a success.
     pub(super) fn rests(&mut self, network: &str) {
         self.set_state(State::Resting);
         self.refusal.over();
@@ -259,7 +261,7 @@ impl Health {
         }
     }
 
-    /// Whether the tunnel has been missing for so long that the reason should be found before the attempt ends.
+    /// Whether the tunnel has been down for so long that the reason should be found before the attempt ends.
     pub(super) fn is_slow(&self, had_session: bool) -> bool {
         let is_waited_for = match self.state {
             State::Connecting => !had_session,
@@ -269,7 +271,7 @@ impl Health {
         is_waited_for && self.since.elapsed() >= SLOW_AFTER
     }
 
-    /// Logs why the exit cannot be reached. The same reason is logged ever less often.
+    /// Logs why the exit cannot be reached. The same reason is logged less and less often.
     fn warn(&mut self, sentence: &str) {
         if self.warnings.is_due(Instant::now(), sentence) {
             tracing::info!("cannot reach the exit: {sentence}");
@@ -285,14 +287,14 @@ impl Health {
                     notify::status(sentence);
                 }
                 None => {
-                    tracing::info!("the host is as it should be again");
+                    tracing::info!("the host is in order again");
                     // Users see the session's state again from now on.
                     self.since = Instant::now();
                     notify::status(self.state.name());
                 }
             }
         }
-        // While only the message changes, the time of the first problem stays, for instance when a second problem appears.
+        // If only the message changes, for instance because a second problem appears, the time of the first problem stays.
         let since = self.host_trouble.as_ref().map_or_else(Instant::now, |known| known.since);
         self.host_trouble = trouble.map(|sentence| Trouble { sentence, since });
         self.host_trouble.is_some() && self.state != State::Stopping
@@ -314,7 +316,7 @@ mod tests {
         let mut health = health();
         health.up(&"192.0.2.1:443".parse().unwrap());
 
-        assert!(health.note_host_trouble(Some("no device".to_owned())), "it is looked at again");
+        assert!(health.note_host_trouble(Some("no device".to_owned())), "the host is checked again");
         assert_eq!((health.shown_state().0, health.state()), (State::Error, State::Up));
         health.set_state(State::Stopping);
         assert_eq!(health.shown_state().0, State::Stopping);
@@ -340,7 +342,7 @@ mod tests {
             use Certainty::{AtAddress, Here, Likely, Unknown};
             [Here, AtAddress, Likely, Unknown].map(|certainty| health.is_known(&cause(certainty), exits))
         };
-        assert_eq!(known(&health, 1), [true, false, false, false], "the rest can be forged");
+        assert_eq!(known(&health, 1), [true, false, false, false], "all other answers can be forged");
         let two_seconds_ago = Instant::now().checked_sub(SLOW_AFTER).unwrap();
         health.since = two_seconds_ago;
         assert_eq!(known(&health, 1), [true, true, false, false]);

@@ -1,5 +1,5 @@
-//! Reacts to this host and its network: the host has changed, a grant must be applied, the lease clashes with an address of the
-//! host, or the tunnel must rest on a trusted network or go on elsewhere.
+//! Reacts to events of this host and its network. The host has changed, a grant must be applied, or the lease clashes with an
+//! address of the host. Or the tunnel must rest on a trusted network, or go on elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ impl Daemon {
     /// Repairs the host after a change. Repairs that fail now are tried again at the next check.
     pub(super) async fn look_after_host(&mut self) {
         let mut trouble = self.host.repair(&self.sessions.worker, self.health.refusal.is_refused()).await;
-        // A host that has joined another network may find its lease in use there.
+        // If the host has joined another network, its lease may be in use there.
         if let Err(error) = self.give_up_taken_lease().await {
             trouble.push(format!("{error:#}"));
         }
@@ -29,8 +29,8 @@ impl Daemon {
         self.host.note_trouble(&mut self.health, (!trouble.is_empty()).then(|| trouble.join("; ")));
     }
 
-    /// Adapts the host to the grant of the session in use. The session and its connections stay as they are, and so do the
-    /// profile's own settings.
+    /// Adapts the host to the grant of the session in use. The session, its connections and the profile's own settings
+    /// stay as they are.
     pub(super) async fn follow_grant(&mut self, welcome: &SessionGrant) {
         if !self.host.setup.stands() {
             return;
@@ -41,9 +41,9 @@ impl Daemon {
         }
     }
 
-    /// Goes on without a session, because the host cannot be set up as a Welcome asks. The daemon must not end: that would let
-    /// traffic leave outside the tunnel at a moment that the exit has chosen. So it gives the session up, keeps the tunnel's
-    /// traffic blocked, and asks for another session later.
+    /// Goes on without a session, because the host cannot be set up as a Welcome asks. The daemon must not end, because
+    /// traffic would then leave outside the tunnel at a moment that the exit has chosen. So it gives the session up, keeps the
+    /// tunnel's traffic blocked, and asks for another session later.
     pub(super) async fn goes_without(&mut self, error: &anyhow::Error) {
         let sentence = format!("{error:#}");
         if let Err(error) = self.give_session_up(&sentence).await {
@@ -57,7 +57,7 @@ impl Daemon {
     /// for another session at once. As long as the exit grants that address, the daemon refuses the session.
     ///
     /// # Errors
-    /// Why the lease is still on this host.
+    /// When the lease is still on this host.
     pub(super) async fn give_up_taken_lease(&mut self) -> anyhow::Result<()> {
         let is_stopping = self.health.state() == State::Stopping;
         let Some(welcome) = self.sessions.welcome().filter(|_| !is_stopping) else { return Ok(()) };
@@ -77,7 +77,7 @@ impl Daemon {
     /// Says goodbye to the exit, and takes the lease off the host. The routes into the tunnel stay, so its traffic stays blocked.
     ///
     /// # Errors
-    /// Why the lease is still on this host.
+    /// When the lease is still on this host.
     async fn give_session_up(&mut self, why: &str) -> anyhow::Result<()> {
         self.sessions.end().await;
         self.health.session_given_up(why);
@@ -111,7 +111,7 @@ impl Daemon {
             Decision::Rest(name) => self.rest(name).await,
             Decision::GoOn => {
                 if let Err(error) = self.go_on(false).await {
-                    // The kill switch has to be closed before the tunnel goes on, so the next check tries again.
+                    // The kill switch must be closed before the tunnel goes on. The next check tries again.
                     self.host.note_trouble(&mut self.health, Some(format!("{error:#}")));
                     self.on_demand.look_soon(now + TRY_AGAIN);
                 }
@@ -140,7 +140,7 @@ impl Daemon {
     /// Brings the tunnel up again. Its traffic is blocked at once, before an exit is asked. `by_user`: `warren up` asks for it.
     ///
     /// # Errors
-    /// When the kill switch cannot be closed. The tunnel still rests then.
+    /// When the kill switch cannot be closed. In that case the tunnel still rests.
     pub(super) async fn go_on(&mut self, by_user: bool) -> anyhow::Result<()> {
         let now = Instant::now();
         let Some(network) = self.on_demand.resting() else { return Ok(()) };

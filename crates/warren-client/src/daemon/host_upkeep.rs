@@ -47,7 +47,7 @@ impl HostUpkeep {
     /// Starts to watch the host.
     ///
     /// # Errors
-    /// When the kernel does not tell of changes.
+    /// When the kernel does not report changes.
     pub(super) fn start(
         setup: HostSetup,
         lockdown: Lockdown,
@@ -99,19 +99,19 @@ impl HostUpkeep {
     /// Restores the host, and no longer watches it. Returns a future that waits until the devices are gone.
     ///
     /// # Errors
-    /// What could not be restored.
+    /// When something could not be restored.
     pub(super) async fn undo(&mut self) -> anyhow::Result<Pin<Box<dyn Future<Output = ()>>>> {
-        // Before a table is deleted: a netlink socket that is told of the firewall's changes cannot be closed until the kernel has
-        // freed a deleted table, which takes tens of milliseconds.
+        // The watch ends before a table is deleted. Its netlink socket reports changes of the firewall. After a deletion, closing
+        // such a socket waits until the kernel has freed the table, which takes tens of milliseconds.
         self.watch = None;
         self.setup.undo().await
     }
 
-    /// Removes the tunnel from this host while it rests. Opens the kill switch last, if `opens_kill_switch`. Keeps watching the
-    /// host.
+    /// Removes the tunnel from this host while the tunnel rests. If `opens_kill_switch`, opens the kill switch last. Keeps
+    /// watching the host.
     ///
     /// # Errors
-    /// What could not be restored.
+    /// When something could not be restored.
     pub(super) async fn rest(
         &mut self,
         opens_kill_switch: bool,
@@ -176,9 +176,10 @@ impl HostUpkeep {
     /// Restores what other programs have undone, and follows this host to other networks. Returns the problems that remain.
     pub(super) async fn repair(&mut self, worker: &WorkerHandle, is_refused: bool) -> Vec<String> {
         let mut trouble = Vec::new();
-        // Repairs the kill switch first: until the rest is repaired, it alone keeps packets from leaving outside the tunnel.
+        // Repairs the kill switch first. Until the rest is repaired, only the kill switch keeps packets from leaving outside
+        // the tunnel.
         let closed = self.lockdown.repair().await;
-        // The device before the plan, since a route needs a device to lead to.
+        // The device comes before the plan, because the plan's routes lead to it.
         let device = self.setup.restore_device();
         for repaired in [closed, self.setup.repair().await] {
             match repaired {
@@ -229,7 +230,7 @@ impl HostUpkeep {
     /// Adapts the table of single programs to the tunnel.
     ///
     /// # Errors
-    /// What could not be done.
+    /// When something could not be done.
     pub(super) async fn follow_exec(&mut self) -> anyhow::Result<()> {
         if let Some(changed) = self.exec.follow(&mut self.setup, &mut self.lockdown).await? {
             tracing::warn!("{changed}; restored");
@@ -246,8 +247,8 @@ impl HostUpkeep {
         Ok(())
     }
 
-    /// Adapts the kill switch when this host joins other networks. It lets out packets to their resolvers and LAN, and to this
-    /// host's containers.
+    /// Adapts the kill switch when this host joins other networks. The kill switch lets out packets to their resolvers and
+    /// LAN, and to this host's containers.
     async fn follow_network(&mut self) -> anyhow::Result<()> {
         self.lockdown.allow_resolvers(&self.listed_resolvers().await).await?;
         let (guests, on_link) = (facts::guest_networks().await?, facts::networks().await?);

@@ -34,7 +34,7 @@ pub(super) struct Move {
 
 impl Move {
     /// Keeps a message from the new exit until the switch. A newer message replaces an older one of its kind, so an exit that
-    /// never stops sending fills no memory.
+    /// never stops sending cannot fill the memory.
     pub(super) fn take_news(&mut self, action: ClientAction) {
         self.news.retain(|earlier| match (earlier, &action) {
             (ClientAction::ExitKeys { index: one, .. }, ClientAction::ExitKeys { index: other, .. }) => {
@@ -53,7 +53,7 @@ impl Moves {
     }
 
     /// Whether a move for this purpose may begin now, to the exit at a place. The end of a move cuts off flows at the
-    /// earlier exit. Only an exit that sends its clients away justifies that.
+    /// earlier exit. That is justified only if the exit sends its clients away.
     pub(super) fn may_begin(&self, now: Instant, purpose: Purpose, place: usize) -> bool {
         let is_asked = purpose == Purpose::Leave;
         (is_asked || !self.plan.is_under_way()) && self.plan.may_go(now, is_asked, place)
@@ -73,8 +73,7 @@ impl Moves {
     }
 }
 
-/// A random part of a duration. Predictable numbers would only make clients less evenly spread, so a failing source is not
-/// an error.
+/// A random part of a duration. If the random source fails, clients are only spread less evenly, so that is not an error.
 pub(super) fn random_part(of: Duration) -> Duration {
     let mut bytes = [0; 2];
     let _ = getrandom::fill(&mut bytes);

@@ -1,7 +1,8 @@
 //! Decides when the tunnel rests on a trusted network, and when it goes on.
 //!
-//! [`OnDemand`] decides and does nothing itself. A tunnel goes on at once when the network is not known to be trusted. It
-//! rests only on a network that has been steady for a while. This time grows with each change of mind.
+//! [`OnDemand`] only decides, and changes nothing itself. A tunnel goes on at once when the network is not known to be
+//! trusted. It rests only on a network that has been steady for a while. This time grows with each change between resting
+//! and going on.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,8 @@ pub(super) enum Seen<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Override {
     None,
-    /// `warren up` has started this daemon: the tunnel is up on whatever network this host is in now.
+    /// `warren up` has started this daemon. So the tunnel is up on the network that this host is in now,
+    /// whichever that is.
     Here,
     /// The tunnel is up on this trusted network.
     On(String),
@@ -173,9 +175,10 @@ impl OnDemand {
 const STEADY_FOR: Duration = Duration::from_secs(2);
 /// The wait is at most 64 s.
 const MOST_DOUBLINGS: u32 = 5;
-/// For how long a change of mind delays the next rest.
+/// How long a change between resting and going on delays the next rest.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// The longest time between two checks. The kernel reports most changes at once, but not that the router was replaced.
+/// The longest time between two checks. The kernel reports most changes at once, but does not report a replaced
+/// router.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long a router may take to answer before the next check.
 const LOOK_FOR_ANSWER: Duration = Duration::from_millis(300);
@@ -232,7 +235,7 @@ mod tests {
         let now = Instant::now();
         let mut one = on_demand(false, now);
         let mut rests = 0;
-        // For ten minutes: 10 s on the trusted network, then 1 s on another one.
+        // For ten minutes, the host is in turn on the trusted network for 10 s and on another one for 1 s.
         for second in 0..600 {
             let at = now + seconds(second);
             let seen = if second % 11 == 10 { Seen::Other } else { HOME };
@@ -245,7 +248,7 @@ mod tests {
                 Decision::Stay => {}
             }
         }
-        assert_eq!(rests, 3, "after 0, 4 and 8 s; 16 s are never over");
+        assert_eq!(rests, 3, "it rests after 0, 4 and 8 s, and never stays for 16 s");
     }
 
     #[test]

@@ -78,13 +78,14 @@ impl Daemon {
         self.make_way();
     }
 
-    /// Stops in favour of another daemon that gets the same addresses. Connections through the tunnel survive that.
+    /// Stops in favour of another daemon that gets the same addresses. Connections through the tunnel survive.
     pub(super) fn make_way(&mut self) {
         self.health.set_state(State::Stopping);
         self.sessions.pair.stop_for_good(Instant::now());
     }
 
-    /// Answers an `up` for a daemon that the exits have refused. The profile is read first, since it may be why they refused.
+    /// Answers an `up` for a daemon that the exits have refused. The profile is read again first, because the old profile may
+    /// be the reason for the refusal.
     async fn retry(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let answer = self.read_profile().await?;
         self.go_on(true).await.map_err(refused)?;
@@ -260,8 +261,8 @@ fn host_outside(settings: &Settings) -> Option<String> {
     let name = &settings.name;
     settings.host_outside.then(|| {
         format!(
-            "{name} is up for `warren exec {name}` alone, and this host's own traffic stays outside; run `warren down {name}` and \
-             `warren up {name}` to put the host inside"
+            "{name} is up only for `warren exec {name}`, and this host's own traffic stays outside; run `warren down {name}` \
+             and `warren up {name}` to put the host inside"
         )
     })
 }
@@ -271,8 +272,8 @@ fn never_rests(settings: &Settings, is_closed: bool) -> Option<String> {
     let on_demand = &settings.profile.on_demand;
     let is_kept = !on_demand.trusted.is_empty() && is_closed && !on_demand.opens_kill_switch;
     is_kept.then(|| {
-        "the tunnel stays up on trusted networks too, because the kill switch is closed; set trusted_opens_kill_switch = true in \
-         [on_demand] if it is to open there"
+        "the tunnel stays up on trusted networks too, because the kill switch is closed; set trusted_opens_kill_switch = true \
+         in [on_demand] to open it there"
             .to_owned()
     })
 }

@@ -1,5 +1,5 @@
-//! Owns the session with the exit in use, and the second one of a client that moves: the state machine of each, what its exit
-//! granted, and the probe of its traffic.
+//! Owns the session with the exit in use and, while the client moves, a second session. Each has its state machine, its
+//! exit's grant, and the probe of its traffic.
 
 use std::io;
 use std::net::IpAddr;
@@ -115,8 +115,8 @@ impl SessionPair {
     /// Stops for good. The loop ends once the state machine reports that it has stopped.
     pub(super) fn stop_for_good(&mut self, now: Instant) {
         if self.is_over() {
-            // A state machine that has already stopped reports nothing more, and the loop would wait for ever. A new one reports
-            // it.
+            // A state machine that has already stopped reports nothing more, so the loop would wait for ever. A new state
+            // machine reports the stop.
             self.in_use.machine = new_machine(&mut self.config);
         }
         self.in_use.machine.stop(now);
@@ -160,7 +160,7 @@ impl Session {
         self.welcome.as_ref().map(|welcome| SessionId(welcome.session))
     }
 
-    /// How many connections are attached, if any is.
+    /// How many connections are attached. `None` if none is.
     pub(super) fn attached(&self) -> Option<u32> {
         let ClientState::Up { attached } = self.machine.state() else { return None };
         Some(*attached)
@@ -184,7 +184,8 @@ impl Session {
         true
     }
 
-    /// Starts to send echo requests with an identifier. During a move, the workers send requests with it on this session.
+    /// Starts to send echo requests with an identifier. During a move, the workers recognise these requests by it and
+    /// send them on this session.
     pub(super) fn start_probe_as(
         &mut self,
         sockets: &EchoSockets,
@@ -216,7 +217,7 @@ pub(super) fn leased(welcome: &SessionGrant) -> Vec<IpAddr> {
 }
 
 fn new_machine(config: &mut ClientConfig) -> ClientSession {
-    // This tells the exits of a fleet which session is the newest.
+    // This number shows the exits of a fleet which session is the newest.
     config.claim += 1;
     ClientSession::new(config.clone(), entropy::source())
 }

@@ -1,5 +1,5 @@
-//! Follows the sessions and the workers: carries out what a session or a move needs beyond its connections, and handles the
-//! workers' reports.
+//! Follows the sessions and the workers. Carries out everything that a session or a move needs beyond its connections, and
+//! handles the workers' reports.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ use warren_config::ClientProfile;
 use warren_control::status::State;
 use warren_tunnel::Report;
 
-/// How long after news from the fleet the client measures the exits. By then the session has settled.
+/// How long the client waits after news from the fleet before it measures the exits. By then the session has
+/// settled.
 const MEASURE_AFTER: Duration = Duration::from_secs(3);
 
 impl Daemon {
@@ -51,8 +52,8 @@ impl Daemon {
         match action {
             ClientAction::Connect { index } => {
                 if sessions.connect(&mut self.host.lockdown, Which::InUse, index).await? {
-                    // The devices are made while the worker carries out the handshake. Only at the first attempt: later attempts
-                    // may fail for a long time, and each of them would make and remove the devices.
+                    // The devices are made while the worker carries out the handshake. This is done only at the first attempt,
+                    // because later attempts may fail for a long time, and each would make and remove the devices.
                     self.host.setup.prepare();
                 }
             }
@@ -100,7 +101,8 @@ impl Daemon {
         match self.host.apply(&welcome, &mut self.health).await {
             Ok(queues) => {
                 self.exit_news.fleet.take_addresses(&welcome);
-                // Done before the device opens, so that its first packets find a session in the workers.
+                // This comes before the device opens, so that its first packets find a session in the
+                // workers.
                 self.sessions.open(Which::InUse, welcome).await;
                 self.sessions.open_device(queues).await;
             }
@@ -170,7 +172,7 @@ impl Daemon {
     }
 
     /// Makes the session in use prove that it carries packets, because the old session is over. The session in use may have been on
-    /// trial until now. If it has no connection, it is asked as soon as it has one again.
+    /// trial until now. If it has no connection, it must prove this as soon as it has one again.
     fn prove_the_other(&mut self) {
         if self.sessions.pair.in_use.attached().is_some() {
             self.ask_for_echo();
@@ -231,7 +233,7 @@ impl Daemon {
     async fn stays_closed(&mut self, stop: &Stop) -> bool {
         let (when_refused, state) = (self.settings.profile.routes.when_refused, self.health.state());
         let Some(reason) = self.health.refusal.stays_for(stop, when_refused, state) else { return false };
-        // Otherwise the proof's timer would let a refused session count as up.
+        // Without this, the proof's timer would let a refused session count as up.
         self.sessions.forget_proof();
         self.sessions.connections.abort_race(&self.sessions.worker).await;
         self.sessions.end_move().await;
@@ -239,7 +241,7 @@ impl Daemon {
         let is_told = self.health.refused(Instant::now(), reason, sentence);
         self.host.forget_unapplied();
         self.look_after_host().await;
-        // Logged only now, because the message says that traffic is blocked, and users rely on it.
+        // This is logged only now, because the message says that traffic is blocked, and users rely on that.
         self.health.say_refusal(&self.settings.name, is_told);
         true
     }
@@ -306,7 +308,7 @@ impl Daemon {
     /// Handles a worker's report.
     pub(super) async fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
         let Self { sessions, host, .. } = self;
-        // Workers share the session, so each has to know which connections of the other workers can be used.
+        // Workers share the session, so each must know which connections of the other workers can be used.
         sessions.worker.tell_others(&report).await;
         match report {
             Report::Connecting { index, connection } => {
@@ -381,7 +383,8 @@ impl Daemon {
     }
 }
 
-/// Warns of the profile's prefixes that the exit does not route to this host. The exit's operator decides that.
+/// Warns about prefixes of the profile that the exit does not route to this host. The exit's operator decides
+/// about these.
 fn warn_of_refused_prefixes(profile: &ClientProfile, welcome: &SessionGrant) {
     for prefix in profile.routes.prefixes.iter().filter(|prefix| !welcome.prefixes.contains(prefix)) {
         tracing::warn!(

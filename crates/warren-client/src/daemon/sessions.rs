@@ -3,7 +3,7 @@
 //! This file begins and ends sessions, and handles what their connections need. `sessions/moving.rs` moves from one exit to
 //! another, `sessions/proof.rs` decides whether a session carries packets, and `sessions/reports.rs` handles the workers'
 //! reports. The methods return what the caller must change on the host or show to users. They change the host themselves in two
-//! cases: they borrow the kill switch to let a connection out before it is opened, and `end_flows` ends the host's connections
+//! cases. They borrow the kill switch to let a connection out before it is opened. And `end_flows` ends the host's connections
 //! through the tunnel.
 
 mod moving;
@@ -30,10 +30,11 @@ use crate::probe::{EchoSockets, Probe};
 use warren_tun::Queue;
 use warren_tunnel::{Forwarding, SessionRoute, SharedCommand, WorkerHandle};
 
-/// How long to wait for the worker to send the last packets of the host's connections.
+/// How long to wait until the worker has sent the last packets of the host's connections.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Even if both waits of a stop take their whole time, at least 300 ms of a second are left for restoring the host.
+/// A stop should take one second. Even if both of its waits take their whole time, at least 300 ms are left for
+/// restoring the host.
 const _: () = assert!(LAST_WORDS.as_millis() + SHUTDOWN_TIMEOUT.as_millis() <= 700);
 
 /// The sessions with the exits.
@@ -48,7 +49,7 @@ pub(super) struct Sessions {
 
 /// The purpose of a connection whose handshake is done. The handshake has proven the exit's key.
 pub(super) enum Connected {
-    /// The connection belongs to a session, or nothing needs it any more.
+    /// The connection belongs to a session, or is no longer needed.
     Known,
     /// The connection was opened to check whether the exit has a key.
     Checked,
@@ -135,11 +136,11 @@ impl Sessions {
         from
     }
 
-    /// Goes on with another exit that may accept this client, because the exit in use refuses it for good. Returns false if there
-    /// is no other exit.
+    /// Goes on with another exit that may accept this client, because the exit in use refuses this client for good. Returns false
+    /// if there is no other exit.
     pub(super) fn goes_on_elsewhere(&mut self, stop: &Stop) -> bool {
-        // If a newer session with the same key has replaced this one, the client tries no other exit. Otherwise two hosts with one
-        // key would take the session from each other in turn.
+        // If a newer session with the same key has replaced this one, the client tries no other exit. Two hosts with one key would
+        // otherwise take the session from each other in turn.
         let is_final = matches!(stop, Stop::Requested | Stop::Goodbye(Goodbye::Replaced));
         if is_final || !self.connections.exits.refused(stop.clone()) {
             return false;
@@ -149,9 +150,9 @@ impl Sessions {
         true
     }
 
-    /// Asks the exits again, beginning with the first, as if this were another client process.
+    /// Asks the exits again, beginning with the first. To the exits, this looks like another client process.
     pub(super) async fn ask_again(&mut self) -> anyhow::Result<()> {
-        // An exit tells a client process that another host has replaced for good.
+        // An exit remembers a client process that was replaced by another host, and refuses it.
         self.pair.renew_nonce()?;
         // An earlier attempt may still be under way, with connections that have to be closed.
         self.stop().await;
@@ -160,15 +161,16 @@ impl Sessions {
         Ok(())
     }
 
-    /// Ends the host's connections through the tunnel, and waits until their last packets were sent. Otherwise the kernel would
-    /// retransmit these packets from an inner address, over IPv6 even outside the tunnel.
+    /// Ends the host's connections through the tunnel, and waits until their last packets were sent. Without this, the kernel
+    /// would retransmit these packets from an inner address, and over IPv6 even outside the tunnel.
     pub(super) async fn end_flows(&self) {
         if let Err(error) = warren_host::connections::end(&self.pair.in_use.leased()) {
             tracing::warn!(
                 "connections through the tunnel could not be ended and may continue outside it: {error}; restart the programs that use them"
             );
         }
-        // A worker that answers has read those packets. A worker that hangs never answers, hence the bound.
+        // A worker that answers has read those packets. The wait has a limit, because a worker that hangs
+        // never answers.
         drop(tokio::time::timeout(LAST_WORDS, self.worker.snapshot()).await);
     }
 
@@ -176,7 +178,7 @@ impl Sessions {
     pub(super) async fn end_move(&mut self) {
         let Some(moved) = self.moves.under_way.take() else { return };
         match self.moves.plan.end() {
-            // The session's exit may have heard from the store that the client is elsewhere.
+            // The fleet's store may have told the session's exit that the client is elsewhere.
             true => self.pair.stay(),
             false => tracing::info!("moved to {}: the session at {} is over", moved.to, moved.from),
         }
@@ -190,11 +192,13 @@ impl Sessions {
                 self.worker.send_all(SharedCommand::EndSession { session }).await;
             }
         }
-        // Last: without the rules, the workers cannot tell which of two sessions a packet takes.
+        // The rules are removed last, because without them the workers cannot decide which of two sessions a
+        // packet takes.
         self.worker.send_all(SharedCommand::Move { moving: None }).await;
     }
 
-    /// Makes way for a new grant of the exit in use. The exit has replaced the session, and the new one may have other addresses.
+    /// Prepares for a new grant of the exit in use. The exit has replaced the session, and the new session may have other
+    /// addresses.
     pub(super) async fn replace(&mut self) {
         // The move's rules name the earlier session.
         self.end_move().await;
@@ -248,7 +252,8 @@ impl Sessions {
         index: u32,
     ) -> anyhow::Result<bool> {
         let ordered = self.connections.order_for(which);
-        // Connection 0 finds a way to an exit by a race. The other connections take the same way, as do all of the session beside.
+        // Connection 0 finds a way to an exit by a race. The other connections take the same way, and so do all connections of the
+        // session beside.
         if which == Which::InUse && (index == 0 || ordered.is_none()) {
             self.start_race(lockdown, Purpose::Attempt).await?;
             return Ok(self.connections.has_raced_once());
@@ -280,8 +285,8 @@ impl Sessions {
         }
     }
 
-    /// Carries out an action that sends or closes. Drops other actions: a session that ends or moves no longer needs the
-    /// connections and traffic that they ask for.
+    /// Carries out an action that sends or closes. Drops other actions, because a session that ends or moves no longer
+    /// needs the connections and traffic that they ask for.
     pub(super) async fn send_or_close(&mut self, which: Which, action: ClientAction) {
         match action {
             ClientAction::Send { index, bytes } => {
@@ -354,12 +359,13 @@ impl Sessions {
         self.awaits_proof() || (!self.moves.plan.is_asking(Which::InUse) && self.probe_in_use(device))
     }
 
-    /// Whether the session in use must first prove that it carries packets, and its time for that is not over.
+    /// Whether the session in use must still prove that it carries packets, and has time left for that.
     pub(super) fn awaits_proof(&self) -> bool {
         self.moves.plan.is_asking(Which::InUse) && !self.proof.is_missing()
     }
 
-    /// Handles the proof's timers. Returns whether the session in use counts as up without a proof from now on.
+    /// Handles the proof's timers. Returns whether, from now on, the session in use counts as up without a
+    /// proof.
     pub(super) fn look_at_proof(&mut self, now: Instant) -> bool {
         let is_silent = self.connections.silent_since(Which::InUse).is_some();
         match self.proof.take_due(now, is_silent) {
@@ -396,7 +402,7 @@ impl Sessions {
             true => self.moves.plan.asks(Which::InUse),
             false => self.moves.plan.unanswered(now, Which::InUse),
         }
-        // A session on trial must prove that it carries packets. Any other session is used in the end even without a proof.
+        // A session on trial must prove that it carries packets. Any other session is finally used even without a proof.
         if starts && !is_trying {
             self.proof.asks(now);
         }
@@ -410,7 +416,8 @@ impl Sessions {
         self.moves.plan.lost(Which::InUse);
     }
 
-    /// Whether the exit in use is still one of the profile's or the roster's, by the key that it has proven.
+    /// Whether the exit in use still belongs to the profile or the roster, judging by the key that it has
+    /// proven.
     pub(super) fn may_stay(&self) -> bool {
         let connections = &self.connections;
         let is_accepted = self.welcome().is_none() || connections.is_exit_accepted();

@@ -6,7 +6,7 @@ use warren_host::facts::{OutsideLink, outside_links};
 
 use crate::exits;
 
-/// Addresses for documentation (RFC 5737, RFC 3849), which here represent any address on the internet. Nothing is sent
+/// Addresses for documentation (RFC 5737, RFC 3849), which stand for any address on the internet here. Nothing is sent
 /// there.
 const ANYWHERE: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 443),
@@ -40,7 +40,8 @@ fn source_towards(remote: SocketAddr) -> Option<IpAddr> {
 fn sentence(links: &[OutsideLink], remote: Option<SocketAddr>, source: Option<IpAddr>) -> Option<String> {
     let to = remote.map_or_else(|| "the internet".to_owned(), |remote| remote.to_string());
     if let Some(source) = source {
-        // The kernel keeps the routes of a device that has lost its carrier, so a route alone proves nothing.
+        // The kernel keeps the routes of a device that has lost its carrier, so a route alone does not prove
+        // anything.
         let link = links.iter().find(|link| link.addresses.contains(&source))?;
         return (!link.has_carrier).then(|| {
             format!(

@@ -1,4 +1,4 @@
-//! The exits of the fleet's roster among all exits: which keys they may have, and in which order they are tried.
+//! The exits of the fleet's roster among all exits: their accepted keys, and the order in which they are tried.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Warnings about resolvers that a full tunnel does not reach, or that are asked outside it.
+//! Warnings about resolvers that a full tunnel does not reach, or that are asked outside the tunnel.
 
 use std::net::IpAddr;
 
@@ -32,8 +32,7 @@ pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr], is_guarde
     ))
 }
 
-/// Warns that names below the profile's domains are looked up outside the tunnel, or not inside it. `None` if a resolver inside
-/// is asked.
+/// Warns that names below the profile's domains are not looked up through the tunnel. `None` if a resolver inside is asked.
 pub(super) fn without_resolver_of(
     domains: &[String],
     facts: &DnsFacts<'_>,
@@ -86,17 +85,19 @@ pub(super) fn exits_outside(facts: &DnsFacts<'_>, chosen: &[IpAddr]) -> Option<S
 pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
     let first = claimed.first()?;
     Some(format!(
-        "a network of the LAN holds the address of {}, which servers in [dns] of the profile lists; DNS queries to it go through the \
-         tunnel alone; if that resolver is on the LAN, add \"{}\" to exclude in [routes] of the profile and run `warren reload`",
+        "a network of the LAN contains the address {}, which servers in [dns] of the profile lists; DNS queries to it go only \
+         through the tunnel; if that resolver is on the LAN, add \"{}\" to exclude in [routes] of the profile and run `warren \
+         reload`",
         listed(claimed),
         IpNet::from(*first)
     ))
 }
 
-/// Warns that queries leave outside a full tunnel, although nobody asked for that. `None` if no query leaves outside.
+/// Warns that queries leave outside a full tunnel although the profile does not ask for that. `None` if no query
+/// leaves outside.
 ///
-/// `asked` are the resolvers that this host asks while the tunnel is up, without those on itself. The exclusions in `facts` are
-/// those of the profile alone.
+/// `asked` are the resolvers on other hosts that this host asks while the tunnel is up. The exclusions in `facts` are only
+/// those of the profile.
 pub(super) fn asked_outside(facts: &DnsFacts<'_>, asked: &[IpAddr]) -> Option<String> {
     let is_excluded = |resolver: &&IpAddr| facts.exclude.iter().any(|network| network.contains(*resolver));
     let outside: Vec<String> = asked
@@ -115,8 +116,8 @@ pub(super) fn asked_outside(facts: &DnsFacts<'_>, asked: &[IpAddr]) -> Option<St
     ))
 }
 
-/// Whether a resolver can be reached, through the tunnel or outside it. Through the tunnel only addresses of the internet are reached,
-/// and private networks that the profile includes by name.
+/// Whether a resolver can be reached, through the tunnel or outside it. Through the tunnel, only addresses on the internet and private
+/// networks that the profile lists can be reached.
 fn is_reachable(facts: &DnsFacts<'_>, resolver: IpAddr, is_guarded: bool) -> bool {
     let is_named =
         facts.include.iter().any(|network| network.prefix_len() > 0 && network.contains(&resolver));
@@ -161,7 +162,7 @@ mod tests {
             assert_eq!(without_resolver(facts, &addresses(&[outside]), false), None);
             assert!(
                 without_resolver(facts, &addresses(&[outside]), true).is_some(),
-                "no query gets to {outside}"
+                "no query reaches {outside}"
             );
         }
         let without_ipv6 = DnsFacts { has_ipv6: false, ..facts.clone() };

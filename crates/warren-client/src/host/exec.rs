@@ -10,7 +10,7 @@ impl HostSetup {
     /// Adds the routes and rules of single programs to the plan, now or as soon as there is a plan.
     ///
     /// # Errors
-    /// What could not be done. The next look at the host tries again.
+    /// When something could not be done. The next check of the host tries again.
     pub(crate) async fn prepare_for_exec(&mut self) -> anyhow::Result<()> {
         if self.settings.exec {
             return Ok(());

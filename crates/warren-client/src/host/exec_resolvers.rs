@@ -29,11 +29,13 @@ impl ExecResolvers {
         self.of_exit.clone_from(&welcome.dns);
     }
 
-    /// The resolvers inside: all of a program's packets go into the tunnel, so any of them can be reached.
+    /// The resolvers inside. All packets of a program inside go into the tunnel, so it can reach any of these
+    /// resolvers.
     pub(super) fn inside(&self) -> Vec<IpAddr> {
         match &self.wanted {
             Servers::Listed(listed) if !listed.is_empty() => listed.clone(),
-            // A profile that sets no resolvers leaves the host's alone. Programs inside still use the exit's.
+            // A profile that sets no resolvers leaves the host's resolvers alone. Programs inside still use
+            // the exit's resolvers.
             Servers::Listed(_) | Servers::Exit => self.of_exit.clone(),
         }
     }

@@ -1,4 +1,4 @@
-//! The warning that says what does not work on a client's host without nft.
+//! The warning about everything that does not work on a client's host without nft.
 
 use ipnet::IpNet;
 use warren_host::dns;
@@ -14,7 +14,7 @@ pub(super) fn warning(include: &[IpNet]) -> Option<String> {
         return None;
     }
     let names = match dns::is_full(include) {
-        true => ", programs that are bound to another network device ask its resolvers for names",
+        true => ", programs bound to another network device send their DNS queries outside the tunnel",
         false => "",
     };
     Some(format!(

@@ -1,4 +1,4 @@
-//! The devices of a tunnel that is about to be set up, made while the exit is asked for a session.
+//! The devices of a tunnel that is about to be set up. They are made while the exit is asked for a session.
 //!
 //! The devices are down, have no address, and no route leads to them. So no packet enters or leaves before the plan is applied.
 

@@ -1,4 +1,4 @@
-//! The host's resolvers while the tunnel is up: which they are, and whether they can be reached.
+//! Sets the host's resolvers while the tunnel is up, and checks whether they can be reached.
 
 use std::net::IpAddr;
 
@@ -26,8 +26,8 @@ impl HostSetup {
         }
         let Some(standing) = &self.standing else { return Ok(()) };
         let Some(helper) = &self.helper else { return Ok(()) };
-        // Done before any program is told to ask the stub. Until then, the stub asks the host's own resolvers for the tunnel's
-        // names too.
+        // This comes before any program is told to ask the stub. Until then, the stub asks the host's own resolvers for the
+        // tunnel's names too.
         if let Some(stub) = &self.stub {
             stub.ask(&servers, &self.settings.domains);
         }
@@ -67,8 +67,7 @@ impl HostSetup {
         }
     }
 
-    /// Checks whether names can be looked up, and whether that happens inside the tunnel. Warns when the answer has changed for
-    /// the worse.
+    /// Checks whether names can be looked up, and whether that happens inside the tunnel. Warns if there is a new problem.
     pub(super) async fn check_resolvers(&mut self, welcome: &SessionGrant) {
         self.check_claimed_resolvers();
         let listed = match &self.helper {
@@ -86,8 +85,8 @@ impl HostSetup {
         let is_guarded = standing.is_some_and(|standing| is_guarded(&self.settings, &standing.facts));
         let include = standing.map_or(&self.settings.include, |standing| &standing.facts.include);
         let with_lan = DnsFacts { include, ..self.dns_facts(welcome, lan) };
-        // Rules that keep queries inside the tunnel also block them to a resolver on the LAN, which could be reached
-        // otherwise.
+        // Rules that keep queries inside the tunnel also block queries to a resolver on the LAN, which could be
+        // reached without these rules.
         let unreached = match servers.is_empty() {
             true => dns_warnings::without_resolver(&with_lan, &listed, is_guarded),
             false if is_guarded => dns_warnings::exits_outside(&with_lan, &servers),
@@ -102,7 +101,7 @@ impl HostSetup {
         self.warnings.trouble = trouble;
     }
 
-    /// Checks whether the LAN has the address of a listed resolver. Warns when the answer has changed for the worse.
+    /// Checks whether the LAN has the address of a listed resolver. Warns if there is a new problem.
     pub(super) fn check_claimed_resolvers(&mut self) {
         // The plan lists claimed resolvers after the profile's own networks.
         let listed = self.settings.include.len();

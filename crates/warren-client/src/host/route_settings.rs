@@ -9,7 +9,7 @@ use warren_session::client::SessionGrant;
 
 use warren_config::{ClientProfile, Lan};
 
-/// The profile's settings for where packets and DNS queries go.
+/// The profile's settings for the ways of packets and DNS queries.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RouteSettings {
     pub(super) include: Vec<IpNet>,
@@ -30,8 +30,8 @@ pub(super) struct RouteSettings {
 impl RouteSettings {
     /// `is_closed` tells whether the kill switch is closed.
     pub(super) fn of(profile: &ClientProfile, is_closed: bool) -> Self {
-        // Without nft, nothing could keep queries to the LAN's resolvers inside. So the LAN is opened only if the profile asks
-        // for it.
+        // Without nft, nothing can keep queries to the LAN's resolvers inside. So the LAN is reachable only if the profile
+        // asks for it.
         let lan_without_dns = profile.routes.lan == Lan::UnlessKillSwitch;
         let is_safe = !lan_without_dns || warren_host::has_nft();
         Self {

@@ -1,4 +1,5 @@
-//! What is in place on the host while the tunnel is up: the device, and the plan that is applied around it.
+//! The changes that are in place on the host while the tunnel is up: the device, and the plan that is applied
+//! around it.
 
 use std::net::IpAddr;
 
@@ -11,7 +12,7 @@ use crate::device::{TunDevice, Void};
 /// The tunnel's changes that are in place on the host now.
 pub(super) struct Standing {
     pub(super) device: TunDevice,
-    /// Discards the tunnel's packets while `device` is missing.
+    /// The device that discards the tunnel's packets while `device` is missing.
     pub(super) void: Void,
     pub(super) host: Host,
     pub(super) applied: Applied,
@@ -26,7 +27,7 @@ impl Standing {
     pub(super) async fn change(&mut self, plan: &Plan, device_is_new: bool) -> anyhow::Result<Vec<Missing>> {
         let mut made = Vec::new();
         if device_is_new {
-            // The whole plan, in its order: a route cannot lead to a device that is down.
+            // The whole plan is repaired in its order, because a route cannot lead to a device that is down.
             made = self.host.repair(plan, &mut self.applied).await?.repaired;
         }
         self.host.change(&mut self.applied, plan).await?;

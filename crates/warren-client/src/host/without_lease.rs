@@ -9,7 +9,7 @@ use warren_session::client::SessionGrant;
 /// The device's MTU until an exit grants one. Warren's exits grant the same value (`INNER_MTU`).
 const MTU: u16 = 1380;
 
-/// Returns a Welcome that grants nothing but an IPv4 address that nobody has (RFC 7600), so that the tunnel's routes lead to its
+/// Returns a Welcome that grants only an IPv4 address that no host uses (RFC 7600). With it, the tunnel's routes lead to its
 /// device.
 pub(super) fn nothing_granted_yet() -> SessionGrant {
     SessionGrant { ipv4: Some((Ipv4Addr::new(192, 0, 0, 8), 32)), ..nothing_granted() }

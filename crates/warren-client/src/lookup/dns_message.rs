@@ -11,7 +11,7 @@ pub(super) enum RecordType {
 
 /// The length of a message's header in bytes.
 const HEADER: usize = 12;
-/// The most labels of a name: 255 bytes hold no more (RFC 1035 section 2.3.4).
+/// Maximum number of labels of a name, which has at most 255 bytes (RFC 1035 section 2.3.4).
 const MOST_LABELS: usize = 128;
 
 /// Writes a query. `None` when DNS does not allow the name.
@@ -75,7 +75,7 @@ fn skip_name(mut rest: &[u8]) -> Option<&[u8]> {
     for _ in 0..MOST_LABELS {
         match rest.first()? {
             0 => return rest.get(1..),
-            // A pointer ends the name.
+            // A pointer is the end of the name.
             pointer if pointer & 0xc0 == 0xc0 => return rest.get(2..),
             length => rest = rest.get(1 + usize::from(*length)..)?,
         }

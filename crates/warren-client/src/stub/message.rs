@@ -1,4 +1,4 @@
-//! The parts of DNS messages that a stub resolver looks at (RFC 1035 section 4). The rest passes through it unchanged.
+//! The parts of DNS messages that a stub resolver reads (RFC 1035 section 4). The rest passes through it unchanged.
 
 use std::io;
 
@@ -22,7 +22,8 @@ impl Question {
     /// # Errors
     /// The answer to a query that cannot be read. `None` if the message is not a query.
     pub(super) fn of(query: &[u8]) -> Result<Self, Option<Vec<u8>>> {
-        // Only the question is read. Any other record passes through, even one that the library does not know.
+        // Only the question is read. All other records pass through, even those that the library does not
+        // know.
         let mut copy = query.to_owned();
         copy.get_mut(6..HEADER).ok_or(None)?.fill(0);
         let is_response = copy.get(2).is_none_or(|flags| flags & 0x80 != 0);
@@ -43,7 +44,8 @@ impl Question {
         name.push(0);
         // A type and a class follow.
         let bytes = query.get(HEADER..HEADER + name.len() + 4).ok_or_else(refused)?.to_owned();
-        // A resolver could follow a pointer in the name to another place than the library does.
+        // A pointer in the name is refused, because a resolver could follow it to another place than the
+        // library does.
         let is_plain = bytes.get(..name.len()).is_some_and(|bytes| bytes.eq_ignore_ascii_case(&name));
         if is_plain { Ok(Self { labels, bytes }) } else { Err(refused()) }
     }
@@ -185,7 +187,7 @@ mod tests {
         two[5] = 2;
         let refused = Question::of(&two).unwrap_err().unwrap();
         assert_eq!((&refused[..2], refused[2] & 0x80, refused[3] & 0x0f), (&[7, 8][..], 0x80, 1));
-        // A name that goes on elsewhere in the message.
+        // This name contains a pointer to another place in the message.
         let pointed = [&query("a.test")[..14], &[0xc0, 6, 0, 1, 0, 1][..], &[0; 16]].concat();
         assert_eq!(Question::of(&pointed).unwrap_err().unwrap()[3] & 0x0f, 1);
         let mut reply = query("a.test");

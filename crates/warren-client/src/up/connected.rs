@@ -24,8 +24,8 @@ pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<
     format!("connected to {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 
-/// The shortest round trip of the connections: in tenths of a millisecond below 10 ms, otherwise in whole
-/// milliseconds.
+/// The shortest round trip of the connections. Below 10 ms, it is in tenths of a millisecond, otherwise in
+/// whole milliseconds.
 fn round_trip(status: &Status) -> Option<String> {
     let shortest = status.shortest_rtt_ms()?;
     // From 9.95 ms on, one digit after the point would print as "10.0".
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(
             line(true, Some(&full)),
             "connected to home by 192.0.2.2:443, 12 ms, IPv4 and IPv6",
-            "which exit it is matters"
+            "the exit in use is named"
         );
     }
 
@@ -119,7 +119,7 @@ mod tests {
             rtt_ms: *rtt_ms,
             ..ConnectionStatus::default()
         };
-        // Of the session at another exit, while the client moves.
+        // This connection belongs to the session at another exit, to which the client moves.
         let beside = ConnectionStatus { session: Some(2), rtt_ms: 0.1, ..ConnectionStatus::default() };
         let connections = round_trips.iter().map(connection).chain([beside]).collect();
         Status { connections, ..Status::client(client, observed) }

@@ -33,7 +33,7 @@ pub(super) async fn up(
 ) -> anyhow::Result<()> {
     if closes_kill_switch && !kill_switch::is_closed(directory)? {
         let sentence = format!(
-            "{name} runs and an exit has refused it; to close its kill switch, run `warren down {name}` first"
+            "{name} is running and an exit has refused it; to close its kill switch, run `warren down {name}` first"
         );
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }

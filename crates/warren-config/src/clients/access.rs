@@ -9,7 +9,7 @@ use crate::ConfigError;
 /// The mode of a new store. The list of clients is private.
 pub(super) const MODE: u32 = 0o600;
 
-/// Refuses a file that others may write: they could enrol any client.
+/// Refuses a file that others may write, because they could enrol any client.
 pub(super) fn refuse_what_others_write(path: &Path, metadata: &Metadata) -> Result<(), ConfigError> {
     let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
     // Write permission for the group or for others.
@@ -27,7 +27,8 @@ pub(super) fn refuse_what_others_write(path: &Path, metadata: &Metadata) -> Resu
         return Ok(());
     }
     let sentence = format!(
-        "belongs to another user ({owner}) than its directory; check which clients it lists, then chown it to the directory's owner"
+        "belongs to user {owner}, but its directory belongs to another user; check which clients it lists, then chown it to \
+         the directory's owner"
     );
     Err(ConfigError::of_file(path, sentence))
 }

@@ -1,7 +1,7 @@
 //! One line of the clients' store: a transaction, with a checksum that distinguishes a torn line from a whole one.
 //!
-//! A line is `CHECKSUM JSON`. The checksum is the first 16 hexadecimal digits of the SHA-256 of the JSON. The JSON is
-//! an array. Each element is a row to set, or the key of a row to remove.
+//! A line has the form `CHECKSUM JSON`. The checksum is the first 16 hexadecimal digits of the SHA-256 of the JSON.
+//! The JSON is an array. Each element is a row to set, or the key of a row to remove.
 
 use std::fmt::Write as _;
 

@@ -1,9 +1,9 @@
 //! The clients' store: an append-only file of transactions, `clients.store` beside `clients.toml`.
 //!
 //! The first line names the format. Each later line is a transaction ([`super::record`]), and later lines win. A change appends
-//! one line with one write and one sync. Once the file has many lines that no longer matter, it is replaced by a snapshot with a
-//! line for each row. So a copy of the file is consistent at any moment, and a torn last line is a change that nobody was told
-//! of.
+//! one line with one write and one sync. Once the file has many outdated lines, it is replaced by a snapshot with a line for
+//! each row. So a copy of the file is consistent at any moment. A torn last line belongs to a change that was not reported as
+//! made.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -37,7 +37,7 @@ const MOST_LINE: u64 = 4 * 1024 * 1024;
 const LONGEST: usize = 1024 * 1024;
 
 /// Minimum number of outdated rows that makes a snapshot due. A registry with more rows than that needs as many outdated rows as
-/// it has rows. So a snapshot costs little for each change.
+/// it has rows. So the cost of snapshots per change stays low.
 const OUTDATED: usize = 10_000;
 
 /// The store of an exit that holds its lock, and the state of the file as this process knows it.
@@ -143,7 +143,7 @@ impl ClientStore {
             if self.replace(whole()).is_ok() {
                 return Ok(());
             }
-            // A full disk may still have room for a line.
+            // The snapshot failed, for instance because the disk is full. There may still be room for a line.
             self.snapshot_at = self.appended + OUTDATED;
         }
         self.append(&file, line.as_bytes())?;
@@ -205,8 +205,8 @@ impl ClientStore {
         let written = storage::write_atomic(&self.path, text.as_bytes(), MODE);
         let after = identity_at(&self.path);
         if written.is_ok() || after != before {
-            // If only syncing the directory failed, the new file is in place all the same. It may be lost in a power
-            // cut, and its changes were reported as failed. So the next change replaces it again.
+            // If only syncing the directory failed, the new file is already in place. It may be lost in a power cut,
+            // and its changes were reported as failed. So the next change replaces it again.
             (self.known, self.tail) = (after, None);
         }
         written.map_err(|error| unwritten(&self.path, &describe(&error)))?;
@@ -249,7 +249,7 @@ fn format_of(row: &RowChange) -> u32 {
     }
 }
 
-/// The changes that make the first registry the second.
+/// The changes that turn the first registry into the second.
 fn difference(before: &ClientRegistry, after: &ClientRegistry) -> Vec<RowChange> {
     let mut gone: BTreeMap<RowId, RowChange> = before.rows().map(|row| (row.id(), row)).collect();
     let mut changes: Vec<RowChange> =
@@ -258,7 +258,7 @@ fn difference(before: &ClientRegistry, after: &ClientRegistry) -> Vec<RowChange>
     changes
 }
 
-/// Reads the clients of an exit without the lock, as they are at one moment.
+/// Reads the clients of an exit without the lock. The result is consistent.
 ///
 /// # Errors
 /// As [`ClientStore::open`].

@@ -35,7 +35,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// The end of a file of which the first `length` bytes are valid and durable.
+    /// The end of a file whose first `length` bytes are valid and durable.
     pub(super) fn new(length: u64, is_torn: bool) -> Self {
         Self { length, is_torn }
     }
@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// A file in memory, whose next operations fail as planned.
+    /// A file in memory whose next operations fail as planned.
     #[derive(Default)]
     struct Faulty {
         bytes: RefCell<Vec<u8>>,

@@ -308,7 +308,7 @@ fn broken_identity_of_a_profile_is_named_and_no_key_is_shown() {
         ),
         (
             format!("{client}[[exit]]\nendpoint = \"::1\"\n"),
-            "4: endpoint in [exit] is \"::1\", but an IPv6 address must stand",
+            "4: endpoint in [exit] is \"::1\", but an IPv6 address must be in",
         ),
         (
             format!("{client}[[exit]]\nendpoint = \"1.2.3\"\n"),

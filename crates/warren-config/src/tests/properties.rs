@@ -1,4 +1,4 @@
-//! Loading any file ends with a value or one line of error.
+//! Loading any file returns a value or an error of one line.
 
 use proptest::prelude::*;
 

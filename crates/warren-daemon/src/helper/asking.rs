@@ -1,4 +1,4 @@
-//! The daemon's side: starts the helper and sends it requests.
+//! The daemon's side of the helper: starts the helper and sends it requests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -35,7 +35,7 @@ pub struct Helper {
     orders: mpsc::Sender<Order>,
 }
 
-/// The helper's process. Its starter must end it.
+/// The helper's process. The code that started it must end it.
 #[derive(Debug)]
 pub struct HelperProcess {
     child: Child,
@@ -69,12 +69,12 @@ impl Helper {
         let ours = UnixStream::from_std(ours).context(cannot)?;
         let mut command = own_program::command_like_this(directories, log);
         command.args(["helper", "--", name]);
-        // systemd expects signs of life from the daemon alone.
+        // systemd expects signs of life only from the daemon.
         command.env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
         // The helper holds the daemon's lock too. So cleaning up after a killed daemon waits until the helper has
         // ended.
         command.stdin(theirs).stdout(lock.share().context(cannot)?).stderr(Stdio::inherit());
-        // A Ctrl-C in the terminal is meant for the daemon, which still needs its helper while it stops.
+        // A Ctrl-C in the terminal must reach only the daemon, which still needs its helper while it stops.
         let child = command.process_group(0).spawn().context(cannot)?;
         let (orders, ordered) = mpsc::channel(16);
         tokio::spawn(carry(ours, ordered));
@@ -93,7 +93,7 @@ impl Helper {
     /// each change.
     ///
     /// # Errors
-    /// Why they cannot be set.
+    /// When they cannot be set.
     pub async fn set_resolvers(
         &self,
         device: DeviceName,
@@ -110,7 +110,7 @@ impl Helper {
     /// Puts the host's resolvers back.
     ///
     /// # Errors
-    /// What could not be put back.
+    /// When something could not be put back.
     pub async fn restore_resolvers(&self) -> anyhow::Result<()> {
         match self.ask(HelperRequest::RestoreResolvers).await {
             Ok(Answer::Done) => Ok(()),
@@ -118,13 +118,13 @@ impl Helper {
         }
     }
 
-    /// Lists the resolvers that this host's files name now, without those on this host. The list is empty if the files cannot be
-    /// read.
+    /// Lists the resolvers that this host's files name now. Resolvers on this host are left out. The list is empty if the files
+    /// cannot be read.
     pub async fn list_resolvers(&self) -> Vec<IpAddr> {
         self.try_list_resolvers().await.unwrap_or_default()
     }
 
-    /// Like [`Self::list_resolvers`], for a caller that must tell a missing answer from an empty list.
+    /// Like [`Self::list_resolvers`], for a caller that must distinguish a missing answer from an empty list.
     ///
     /// # Errors
     /// When the helper does not answer.
@@ -146,7 +146,7 @@ impl Helper {
     /// Saves what was learnt about the exits' keys, so that it survives this process and a loss of power.
     ///
     /// # Errors
-    /// Why it could not be written.
+    /// When it could not be written.
     pub async fn keep_exit_keys(&self, exits: BTreeMap<String, ExitKeys>) -> anyhow::Result<()> {
         match self.ask(HelperRequest::KeepExitKeys { exits }).await {
             Ok(Answer::Done) => Ok(()),
@@ -157,7 +157,7 @@ impl Helper {
     /// Saves the state of the profile's fleet, so that it survives this process and a loss of power.
     ///
     /// # Errors
-    /// Why it could not be written.
+    /// When it could not be written.
     pub async fn keep_fleet(&self, fleet: KeptFleet) -> anyhow::Result<()> {
         match self.ask(HelperRequest::KeepFleet { fleet: Box::new(fleet) }).await {
             Ok(Answer::Done) => Ok(()),
@@ -293,7 +293,7 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
     let (mut reader, mut writer) = stream.into_split();
     let mut waiting: HashMap<u64, oneshot::Sender<Reply>> = HashMap::new();
     let (answers, mut answered) = mpsc::channel(16);
-    // Runs in a separate task: if `select!` cancelled a read halfway, the message would be lost.
+    // Reading runs in a separate task, because `select!` would lose a message if it cancelled a read halfway.
     let reading = tokio::spawn(async move {
         while let Ok(Some(answer)) = read::<NumberedAnswer>(&mut reader).await {
             if answers.send(answer).await.is_err() {
@@ -345,7 +345,7 @@ async fn take_logs(channel: OwnedFd) {
             // A log that cannot be written to is reconnected later.
             Ok(Ok(Some(log))) => drop(logging::write_to(log)),
             Ok(Ok(None) | Err(_)) => return,
-            // In fact, nothing had arrived. `try_io` has cleared the readiness.
+            // Nothing has arrived after all. `try_io` has cleared the readiness.
             Err(_) => {}
         }
     }

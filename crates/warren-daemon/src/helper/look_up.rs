@@ -1,5 +1,5 @@
-//! Look-ups by the system's resolver, each in its own process. The C library parses what the network answers, so an
-//! attacker who exploits it gets a process that has no rights and soon ends.
+//! Look-ups by the system's resolver, each in its own process. The C library parses the network's answers. An
+//! attacker who exploits it gets only a process that has no rights and soon ends.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs as _};
@@ -18,7 +18,7 @@ use crate::sandbox;
 /// Looks a name up in a separate process.
 ///
 /// # Errors
-/// The resolver's reason, or that it took too long.
+/// With the resolver's reason, or if it took too long.
 pub(super) async fn ask(host: &str) -> anyhow::Result<Vec<IpAddr>> {
     let mut command = own_program::command();
     command.args(["--log", "off", "look-up", "--", host]).kill_on_drop(true);
@@ -35,7 +35,7 @@ pub(super) async fn ask(host: &str) -> anyhow::Result<Vec<IpAddr>> {
         anyhow::bail!("{reason}");
     }
     let text = String::from_utf8_lossy(&printed);
-    // A line that is not an address is skipped: the process may be in an attacker's hands.
+    // A line that is not an address is skipped, because an attacker may control the process.
     Ok(text.lines().take(MOST).filter_map(|line| line.parse().ok()).collect())
 }
 
@@ -67,9 +67,9 @@ async fn beginning(of: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
 /// `warren look-up`: prints a name's addresses, one per line.
 ///
 /// # Errors
-/// The resolver's reason.
+/// With the resolver's reason.
 pub fn look_up(host: &str) -> anyhow::Result<()> {
-    // First, before anything from the network is parsed.
+    // This comes first, before anything from the network is parsed.
     sandbox::enter_for_look_up();
     let found: Vec<String> =
         (host, 0).to_socket_addrs()?.map(|address| format!("{}\n", address.ip())).collect();

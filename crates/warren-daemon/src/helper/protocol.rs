@@ -1,4 +1,5 @@
-//! Requests from a daemon to its helper and their answers: JSON messages, each after its length in four bytes.
+//! Requests from a daemon to its helper, and their answers. Each is a JSON message, preceded by its length in
+//! four bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -131,7 +132,7 @@ pub(super) async fn read<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(error),
     };
-    // Checked before memory is allocated, because an attacker may control the other side.
+    // The length is checked before memory is allocated, because an attacker may control the other side.
     let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST);
     let mut text = vec![0; length.ok_or_else(too_long)?];
     from.read_exact(&mut text).await?;
@@ -144,7 +145,7 @@ pub(super) async fn read<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin
 /// When nobody reads it, or it is too long.
 pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
-    // Checked before anything is written, so that the next message can follow.
+    // The length is checked before anything is written, so that the next message can follow.
     let length = u32::try_from(text.len()).ok().filter(|_| text.len() <= LONGEST);
     to.write_u32(length.ok_or_else(too_long)?).await?;
     to.write_all(&text).await

@@ -101,7 +101,7 @@ fn pass_on(channel: &OwnedFd) {
     let mut any = false;
     while let Ok((length @ 1.., _)) = recv(channel, &mut buffer, RecvFlags::empty()) {
         let notice = buffer.get(..length).map(serde_json::from_slice::<Notice>);
-        // A compromised daemon may send anything.
+        // A notice that cannot be read is skipped, because a compromised daemon may send anything.
         let Some(Ok(notice)) = notice else { continue };
         any = true;
         if let Err(error) = notice.tell() {
@@ -143,7 +143,7 @@ fn is_journal() -> bool {
 fn keep_log(channel: &OwnedFd) {
     loop {
         let log = io::stderr();
-        // With no events asked for, poll(2) returns once the other end has hung up.
+        // If no events are asked for, poll(2) returns once the other end is closed.
         let closed = poll(&mut [PollFd::new(&log, PollFlags::empty())], None);
         if closed.is_ok()
             && let Ok(log) = connect_to_journal()
@@ -162,8 +162,8 @@ fn keep_log(channel: &OwnedFd) {
 fn connect_to_journal() -> io::Result<UnixStream> {
     let mut log = UnixStream::connect(JOURNAL)?;
     log.shutdown(std::net::Shutdown::Read)?;
-    // Identifier, unit, priority, whether lines begin with a priority, and whether to forward to syslog, kmsg and
-    // console.
+    // The lines are: identifier, unit, priority, whether lines begin with a priority, and whether to forward to
+    // syslog, kmsg and the console.
     log.write_all(b"warren\n\n6\n0\n0\n0\n0\n")?;
     Ok(log)
 }
@@ -171,5 +171,5 @@ fn connect_to_journal() -> io::Result<UnixStream> {
 const JOURNAL: &str = "/run/systemd/journal/stdout";
 /// Pause between two attempts to reach the journal.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The longest notice in bytes. JSON may take six bytes for a character.
+/// The longest notice in bytes. JSON may need six bytes for a character.
 const LONGEST_NOTICE: usize = 16 * 1024;

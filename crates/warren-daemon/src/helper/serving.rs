@@ -1,4 +1,4 @@
-//! The helper's side: serves the daemon's requests.
+//! The helper's side: carries out the daemon's requests.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -54,8 +54,8 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
         }),
         dns: Mutex::new(None),
     });
-    // A client needs nft as soon as an exit has answered, so nft is made ready early. An exit has its own nft, which
-    // owns its table.
+    // A client needs nft as soon as an exit has answered, so nft is started early. An exit has its own nft, which
+    // owns the exit's table.
     if name != EXIT {
         tokio::spawn({
             let duties = duties.clone();
@@ -110,7 +110,8 @@ struct Tasks {
 }
 
 impl Tasks {
-    /// The tasks of this request's kind, once fewer than [`MOST_AT_ONCE`] are in progress.
+    /// Waits until fewer than [`MOST_AT_ONCE`] requests of this kind are in progress. Returns the tasks of
+    /// that kind.
     async fn with_room_for(&mut self, request: &HelperRequest) -> &mut JoinSet<()> {
         let tasks = match request {
             HelperRequest::LookUp { .. } => &mut self.looking_up,
@@ -140,8 +141,8 @@ impl Tasks {
         tasks
     }
 
-    /// Cancels look-ups and waits for an owner's end, because their results are no longer needed. Lets everything else finish,
-    /// because a half-done change could not be undone.
+    /// Cancels the look-ups and the waits for an owner's end, because their results are no longer needed. Lets everything else
+    /// finish, because a half-done change could not be undone.
     async fn end(mut self) {
         self.looking_up.shutdown().await;
         self.awaiting_ends.shutdown().await;
@@ -149,7 +150,7 @@ impl Tasks {
     }
 }
 
-/// The helper's own data. None of it comes from the daemon after the start.
+/// The helper's own data. After the start, nothing in it comes from the daemon.
 struct Duties {
     directories: Directories,
     /// The daemon's name: a profile's, or the exit's.
@@ -248,7 +249,7 @@ impl Duties {
     }
 }
 
-/// Writes a file so that it is complete at every moment, also after a loss of power.
+/// Writes a file so that it is complete at every moment, even after a loss of power.
 fn keep(file: &Path, content: &impl Serialize) -> std::io::Result<()> {
     if let Some(directory) = file.parent() {
         make_directory(directory)?;
@@ -266,7 +267,7 @@ fn release_hold(directories: &Directories) -> std::io::Result<()> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // A Ctrl-C that stops the exit must not end this process before its time.
+        // A Ctrl-C that stops the exit must not end this process too early.
         .process_group(0)
         .env_remove(SOCKET)
         .spawn()

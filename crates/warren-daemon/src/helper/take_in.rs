@@ -17,8 +17,8 @@ pub(super) fn make_groups(name: &str) -> io::Result<()> {
 
 /// Moves a process into a cgroup.
 ///
-/// The number of a process may belong to another one by now, so only a process that is `user`'s alone is moved. A user can
-/// do no more with this than move its own processes.
+/// The number of a process may belong to another process by now. So only a process that belongs to `user` alone is moved.
+/// Users can thus move only their own processes.
 ///
 /// # Errors
 /// If it is another user's process, or has ended, or the kernel refuses.
@@ -26,8 +26,8 @@ pub(super) fn take_in(group: &ExecGroup, process: u32, user: u32) -> io::Result<
     move_only(process, user, || group.take_in(process), || group.put_back(process))
 }
 
-/// Moves a process that is `user`'s alone. The kernel moves processes by number, and the process that asked may have ended just
-/// before. If another process was moved in its place, puts that one back.
+/// Moves a process that belongs to `user` alone. The kernel moves processes by number, and the process that asked may have
+/// ended just before. If another process was moved in its place, puts that process back.
 fn move_only(
     process: u32,
     user: u32,
@@ -36,7 +36,7 @@ fn move_only(
 ) -> io::Result<()> {
     let gone = || io::Error::other("the process that asked has ended");
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
-    // Refers to this process for good, even after its number is used again.
+    // The handle always refers to this process, even after its number is used again.
     let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| gone())?;
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).map_err(|_| gone())?;
     if !is_of(user, &status) {
@@ -44,7 +44,8 @@ fn move_only(
             "process {process} does not belong to user {user} alone; a program that has changed its user cannot be moved"
         )));
     }
-    // While the process lives, no other process gets its number. So the status was that of this process.
+    // While the process lives, no other process gets its number. So the status that was read belongs to this
+    // process.
     if has_ended(&handle)? {
         return Err(gone());
     }
@@ -56,13 +57,13 @@ fn move_only(
     Ok(())
 }
 
-/// Whether a process has ended: its handle can then be read.
+/// Whether a process has ended. The handle of an ended process is readable.
 fn has_ended(handle: &OwnedFd) -> io::Result<bool> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now))? != 0)
 }
 
-/// Whether all user IDs of a process are this user's, according to its `/proc/PID/status`.
+/// Whether all user IDs of a process are those of this user, according to its `/proc/PID/status`.
 fn is_of(user: u32, status: &str) -> bool {
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     let mut users = users.split_whitespace().map(str::parse);

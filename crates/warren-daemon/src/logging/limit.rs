@@ -1,4 +1,4 @@
-//! Limits how much each place in the code writes to the log, whatever peers and the path do.
+//! Limits the number of lines that each place in the code writes to the log, whatever peers and the path do.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -93,15 +93,14 @@ impl Write for Line {
 /// How many lines one place in the code may still write.
 #[derive(Debug, Default)]
 struct Allowance {
-    /// The time up to which written lines use up the allowance. If it is further ahead than the burst, no line may be
-    /// written.
+    /// Each written line moves this time ahead. While it is further ahead than a burst takes, no line may be written.
     lasts_until: Option<Instant>,
     left_out: u64,
 }
 
 impl Allowance {
-    /// Uses the allowance for one line. Returns how many lines were left out before it, or `None` if it must be left
-    /// out too.
+    /// Uses the allowance for one line. Returns how many lines were left out before this line, or `None` if this
+    /// line must be left out too.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let from = self.lasts_until.map_or(now, |until| until.max(now));
         if from.duration_since(now) > EVERY * (BURST - 1) {
@@ -161,7 +160,7 @@ mod tests {
         assert_eq!(remark["fields"]["message"], "3 lines like the next one were left out");
     }
 
-    /// Asks the log for a writer for each line, and writes nothing.
+    /// Asks the log for a writer for each line, but writes nothing.
     struct Unwritten(std::sync::Arc<LimitedLog>);
 
     impl<'log> MakeWriter<'log> for Unwritten {

@@ -1,4 +1,5 @@
-//! Standard error as a log that can disappear and return. Lines are kept until a restarted journal is connected again.
+//! Standard error as a log that can disappear and return. Meanwhile, lines are kept until a restarted journal is
+//! connected again.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -39,12 +40,13 @@ struct Kept {
 
 impl Kept {
     fn write(&mut self, line: &[u8], log: &mut impl Write) -> io::Result<usize> {
-        // If earlier lines are kept, new lines are kept behind them. This preserves the order.
+        // If earlier lines are still kept, a new line is kept after them, so that the order is preserved.
         if self.lines.is_empty() {
             match log.write(line) {
                 Err(error) if is_lost(&error) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
-                // An error here would make the caller complain on standard error, and panic when that fails too.
+                // On an error, the caller would write a complaint to standard error, and panic when that fails
+                // too.
                 Err(_) => return Ok(line.len()),
                 written => return written,
             }
@@ -62,7 +64,7 @@ impl Kept {
         self.lines.clear();
         match std::mem::take(&mut self.left_out) {
             0 => Ok(()),
-            lines => writeln!(log, "{lines} lines were left out while the log was away"),
+            lines => writeln!(log, "{lines} lines were left out while the log was unavailable"),
         }
     }
 }
@@ -90,7 +92,7 @@ mod tests {
             assert_eq!(kept.write(line.as_bytes(), &mut Lost).unwrap(), 4);
         }
         assert_eq!(kept.write(&[b'x'; MOST], &mut Lost).unwrap(), MOST);
-        // After the kept lines, although the log can be written to again.
+        // This line comes after the kept lines, although the log can be written to again.
         let mut log = Vec::new();
         assert_eq!(kept.write(b"three\n", &mut log).unwrap(), 6);
         assert!(log.is_empty());
@@ -98,7 +100,7 @@ mod tests {
         kept.write_out(&mut log).unwrap();
         kept.write(b"four\n", &mut log).unwrap();
 
-        let expected = "one\ntwo\nthree\n1 lines were left out while the log was away\nfour\n";
+        let expected = "one\ntwo\nthree\n1 lines were left out while the log was unavailable\nfour\n";
         assert_eq!(String::from_utf8(log).unwrap(), expected);
     }
 

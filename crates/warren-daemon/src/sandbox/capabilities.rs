@@ -30,8 +30,8 @@ pub fn keep_network_administration() -> anyhow::Result<()> {
 
 /// Leaves the calling thread only CAP_NET_ADMIN, no matter who started it. Programs that it starts get nothing.
 ///
-/// With `anothers_files`, root also keeps what it needs to write another user's files. An exit that has its own user
-/// needs that when root runs it by hand.
+/// With `anothers_files`, root also keeps the capabilities for writing another user's files. An exit that has its
+/// own user needs them when root runs it by hand.
 ///
 /// # Errors
 /// When the kernel refuses.

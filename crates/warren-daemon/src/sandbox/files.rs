@@ -25,9 +25,9 @@ impl Files {
         Self { readable: credentials.into_iter().collect(), writable: Vec::new() }
     }
 
-    /// Adds a file to read, and its directory, because files are replaced by new ones.
+    /// Adds a file to read. Also adds its directory, because files are replaced by new ones.
     pub fn reading(mut self, file: &Path) -> Self {
-        // landlock judges the file that is opened in the end, not the link to it.
+        // landlock checks the file that is finally opened, not a link to it.
         let behind_links = file.canonicalize().ok();
         for file in [Some(file), behind_links.as_deref()].into_iter().flatten() {
             self.readable.extend(file.parent().map(Path::to_owned));
@@ -62,7 +62,7 @@ pub(super) fn confine(files: &Files) -> anyhow::Result<FileAccess> {
         | AccessFs::MakeSock
         | AccessFs::RemoveFile;
     let set = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
-    // Abstract sockets are not files, so no rule about files keeps a daemon from them.
+    // Abstract sockets are not files, so rules about files do not cover them.
     let mut ruleset = ruleset()?.scope(Scope::Signal | Scope::AbstractUnixSocket)?.create()?;
     for directory in &files.readable {
         ruleset = allow(ruleset, directory, read)?;
@@ -103,7 +103,8 @@ pub(super) fn is_known_to_kernel() -> bool {
     hard.handle_access(AccessFs::from_all(ABI::V1)).and_then(Ruleset::create).is_ok()
 }
 
-/// A ruleset that forbids everything that the newest known landlock can forbid, as far as this kernel supports it.
+/// A ruleset that forbids everything that landlock can forbid, as far as this kernel and this version of Warren
+/// support it.
 fn ruleset() -> anyhow::Result<Ruleset> {
     Ok(Ruleset::default().handle_access(AccessFs::from_all(ABI::V6))?)
 }
@@ -116,8 +117,8 @@ fn allow(ruleset: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> an
     Ok(ruleset.add_rule(PathBeneath::new(opened, access))?)
 }
 
-/// Allows a directory in `/proc`. The kernel may drop its entry and create a new one unless it stays open, so this
-/// keeps it open.
+/// Allows a directory in `/proc`, and keeps it open. Otherwise the kernel may drop the directory's entry and
+/// create a new one.
 fn allow_kept(
     ruleset: RulesetCreated,
     path: &Path,

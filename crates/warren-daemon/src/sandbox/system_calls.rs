@@ -1,8 +1,8 @@
 //! The system calls that a daemon may make, restricted by seccomp(2).
 //!
 //! There are three filters. A call that only an attacker makes, such as execve, ends the process, and the kernel logs
-//! it. A call that is not in the daemons' list fails with EPERM: if a new C library needs another call, there is an
-//! error with a name and not a dead tunnel. clone3 fails with ENOSYS, because a filter cannot see its flags, and the C
+//! it. A call that is not in the daemons' list fails with EPERM. So if a new C library needs another call, an error
+//! names the call and the tunnel continues. clone3 fails with ENOSYS, because a filter cannot see its flags, and the C
 //! library falls back to clone.
 //!
 //! The calls of the packet path are allowed whatever their arguments. So the kernel decides them once (action cache,
@@ -26,7 +26,7 @@ pub(super) fn confine() -> anyhow::Result<bool> {
     let filters = [
         (without_rules(ATTACKS), SeccompAction::Allow, SeccompAction::KillProcess),
         (without_rules(&[libc::SYS_clone3]), SeccompAction::Allow, enosys),
-        // Last, because it forbids adding further filters.
+        // This one comes last, because it forbids adding further filters.
         (own_calls()?, eperm, SeccompAction::Allow),
     ];
     for (rules, otherwise, listed) in filters {
@@ -41,8 +41,8 @@ pub(super) fn confine() -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Forbids the calling thread and its future threads all Unix sockets except streams. The services that look up names listen on
-/// streams.
+/// Forbids all Unix sockets except streams, for the calling thread and its future threads. The services that look up names
+/// listen on streams.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -80,8 +80,8 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
             .collect::<Result<_, _>>()?;
         Ok(SeccompRule::new(conditions)?)
     };
-    // The kernel ignores the upper half of an int argument. A filter that compared it could be evaded with other upper
-    // bits.
+    // The kernel ignores the upper half of an int argument. So filters must not compare it: a call with other upper
+    // bits could evade them.
     let dword = || Dword;
     let qword = || Qword;
     // Writable memory can never be executed.
@@ -90,16 +90,16 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     }
     // Threads are allowed, processes and namespaces are not.
     calls.insert(libc::SYS_clone, vec![rule(&[(0, MaskedEq(THREAD | NAMESPACES), THREAD)], &qword)?]);
-    // No Unix sockets: services such as docker and the system bus trust root's connections, and a datagram socket can
-    // be reconnected at any time. A daemon's own listeners were made before, and its helper talks to the service
-    // manager.
+    // Unix sockets are not allowed. Services such as docker and the system bus trust root's connections, and a
+    // datagram socket can be reconnected at any time. The daemon's own listeners were made before, and its helper
+    // talks to the service manager.
     let mut sockets = Vec::new();
     for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER, libc::NETLINK_SOCK_DIAG] {
         let netlink = [(0, Eq, number(libc::AF_NETLINK)), (2, Eq, number(protocol))];
         sockets.push(rule(&netlink, &dword)?);
     }
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // Checks the protocol too: for SCTP, MPTCP and others the kernel would load a module.
+        // The protocol is checked too, because the kernel would load a module for SCTP, MPTCP and others.
         for (kind, protocol) in
             [(libc::SOCK_DGRAM, libc::IPPROTO_UDP), (libc::SOCK_STREAM, libc::IPPROTO_TCP)]
         {
@@ -168,7 +168,7 @@ const OWN: &[libc::c_long] = &[
     libc::SYS_write,
     libc::SYS_readv,
     libc::SYS_writev,
-    // A ring cannot be made in the sandbox. Rings from before the sandbox can only write (`warren-tun/src/ring.rs`).
+    // A ring cannot be made in the sandbox. Rings that were made before can only write (`warren-tun/src/ring.rs`).
     libc::SYS_io_uring_enter,
     libc::SYS_recvmsg,
     libc::SYS_sendmsg,
@@ -232,9 +232,8 @@ const OWN: &[libc::c_long] = &[
     libc::SYS_madvise,
     libc::SYS_mremap,
     libc::SYS_munmap,
-    // Threads, signals, children from before the sandbox, and the process itself.
-    // The filter for clone3 refuses it with ENOSYS. If this newer filter refused it too, its EPERM would win
-    // (seccomp(2)).
+    // Threads, signals, children from before the sandbox, and the process itself. Another filter refuses
+    // clone3 with ENOSYS. If this newer filter refused clone3 too, its EPERM would win (seccomp(2)).
     libc::SYS_clone3,
     libc::SYS_exit,
     libc::SYS_exit_group,

@@ -50,8 +50,8 @@ async fn output(program: &str, arguments: &[&str], input: &str) -> io::Result<Ou
     let mut command = Command::new(program);
     command
         .args(arguments)
-        // resolvconf runs scripts of other packages, which need nothing of a daemon's environment. What they say becomes a part
-        // of Warren's messages, so it should be English.
+        // resolvconf runs scripts of other packages, which need nothing from a daemon's environment. Their output becomes a
+        // part of Warren's messages, so it should be English.
         .env_clear()
         .env("LC_ALL", "C")
         .env("PATH", search)

@@ -45,8 +45,8 @@ pub enum DnsError {
     /// The path leads to neither a file nor a link, so no resolver can read it.
     #[error("{0} is neither a file nor a symbolic link; put a file there, {advice}", advice = OR_LEAVE)]
     NotAFile(PathBuf),
-    /// Another Warren with another state directory wrote the file. Only that Warren's record says what the file held
-    /// before.
+    /// Another Warren with another state directory wrote the file. Only the record of that other Warren contains
+    /// the file's earlier content.
     #[error(
         "another Warren, which keeps its record in {record}, wrote {path}; take its tunnel down first with \
          `warren --state-dir DIR down`, or rewrite the file if that Warren is gone"
@@ -59,8 +59,8 @@ pub enum DnsError {
     },
     /// Warren wrote the file for a tunnel that has ended, and the file's earlier content is not recorded.
     #[error(
-        "{0} is what Warren wrote there for a tunnel that has ended; another program, such as a VPN, has put it back, and no record says \
-         what stood there before; write this network's resolvers there, or reconnect to the network"
+        "{0} contains the text that Warren wrote for a tunnel that has ended; another program, such as a VPN, has put that \
+         text back, and the earlier content is not recorded; write this network's resolvers there, or reconnect to the network"
     )]
     Returned(PathBuf),
     /// The record is for the `resolv.conf` of another mount namespace.

@@ -10,8 +10,9 @@ use crate::{
     ruleset_text::elements,
 };
 
-/// Whether all names must stay inside. That holds for a full tunnel whose profile neither leaves the host's resolvers
-/// alone nor lists one outside. `exclude` is the profile's own list: neither an exit nor a LAN changes the answer.
+/// Whether all names must stay inside. This is so for a full tunnel, unless its profile leaves the host's
+/// resolvers alone or lists a resolver outside. `exclude` is the profile's own list, so neither an exit nor a LAN
+/// can change the result.
 pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bool {
     let leads_there = |server: &IpAddr| DnsFacts::leads_to(include, exclude, *server);
     is_full(include)
@@ -23,7 +24,7 @@ pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bo
 
 /// Returns the listed resolvers that the profile's own networks route into the tunnel, and that `lan` would keep outside.
 ///
-/// The operator of a LAN chooses its networks, and could claim any resolver's address.
+/// The operator of a LAN chooses the LAN's networks, so the LAN could claim any resolver's address.
 pub fn claimed(include: &[IpNet], exclude: &[IpNet], lan: &[IpNet], wanted: &Servers) -> Vec<IpAddr> {
     let Servers::Listed(listed) = wanted else { return Vec::new() };
     let all = [exclude, lan].concat();
@@ -37,9 +38,9 @@ pub use crate::table_names::guard_table;
 
 /// A firewall table that rejects DNS queries which would leave outside a tunnel.
 ///
-/// Such queries come from programs that bind to another device, as systemd-resolved does for a link with domains of
-/// its own. They also go to a resolver on the local network while that stays reachable (`lan`). The table covers
-/// queries from this host and those forwarded for containers.
+/// Some programs send such queries because they bind to another device, as systemd-resolved does for a link with
+/// domains of its own. Others query a resolver on the local network while it stays reachable (`lan`). The table
+/// covers queries from this host and those forwarded for containers.
 ///
 /// It accepts packets with the carrier's mark or a portal's ([`crate::portal`]), packets into or out of a Warren tunnel, and packets to containers on
 /// this host.
@@ -51,8 +52,8 @@ pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> St
     devices.sort_unstable();
     devices.dedup();
     let to_guests: String = devices.iter().map(|device| format!("\toifname \"{device}\" accept\n")).collect();
-    // Answers to packets from outside carry the carrier's mark too, but a connection mark of their own. Without the
-    // check of that mark, one forged packet from a resolver would let any program query it.
+    // Answers to packets from outside have the carrier's mark too, but a different connection mark. Without the
+    // check of the connection mark, one forged packet from a resolver would let any program query that resolver.
     //
     // This hook still sees the tunnel as the output device of such packets. It runs before a kill switch, which gives
     // the carrier another mark.
@@ -82,11 +83,11 @@ pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> St
     Step::Nftables { family: TableFamily::Inet, table: guard_table(profile), ruleset, owned: true }
 }
 
-/// Makes a firewall table that rejects DNS queries to the LAN, and no others. It is for a tunnel that has no [`guard`], and whose
-/// LAN stays reachable although the profile did not ask for that.
+/// Makes a firewall table that rejects only DNS queries to the LAN. It is for a tunnel without a [`guard`] whose LAN stays
+/// reachable although the profile did not ask for that.
 ///
-/// `exclude` is the profile's own list, whose resolvers the profile wants to be asked. `mark` and `guests` are as in
-/// [`guard`].
+/// `exclude` is the profile's own list. Queries to resolvers in these networks stay allowed. `mark` and `guests` are
+/// as in [`guard`].
 pub fn guard_lan(
     profile: &str,
     mark: u32,
@@ -110,7 +111,7 @@ pub fn guard_lan(
             ));
         }
     }
-    // As in `guard`: answers carry the carrier's mark, but a connection mark of their own.
+    // As in `guard`, answers have the carrier's mark, but a different connection mark.
     let ruleset = format!(
         "chain carrier {{\n\tct mark {mark:#x} return\n\taccept\n}}\n\
          chain queries {{\n{queries}}}\n\

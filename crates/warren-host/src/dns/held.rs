@@ -84,7 +84,8 @@ impl Held {
     fn open(directory: &Path, owner: &str) -> Result<Self, DnsError> {
         let failed = |source| DnsError::State { path: directory.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
-        // The lock is a separate file, because each write replaces the note, and a lock stays with the replaced file.
+        // The lock is a separate file. Each write replaces the note, and a lock on the note would stay with the
+        // replaced file.
         let lock = directory.join(format!("{owner}{LOCK}"));
         let alive = open_lock_file(&lock).map_err(failed)?;
         match flock(&alive, FlockOperation::NonBlockingLockExclusive) {
@@ -135,7 +136,8 @@ impl Held {
         state::write(&path, &text).map_err(failed)?;
         for method in &plan.methods {
             if let Err(error) = self.make(method, plan).await {
-                // The first error is the one that a user can act on.
+                // The error of this undo is ignored, because the first error is the one that a user can act
+                // on.
                 drop(self.put_back().await);
                 return Err(error);
             }
@@ -231,7 +233,7 @@ impl Method {
         match self {
             Self::Resolved { device } => {
                 let said = command::run(RESOLVECTL, &["dns", device.as_str()], "").await;
-                // systemd-resolved does not run, or the link is gone: there is nothing to set.
+                // If systemd-resolved does not run, or the link is gone, there is nothing to set.
                 let Ok(said) = said else { return true };
                 let known: Vec<&str> = said.split_whitespace().collect();
                 plan.servers.iter().all(|server| known.contains(&server.to_string().as_str()))
@@ -240,7 +242,7 @@ impl Method {
                 let text = fs::read_to_string(super::RESOLV_CONF).unwrap_or_default();
                 let named = nameservers(&text);
                 let servers = plan.in_files();
-                // A resolver on this host may be listed, and may forward to the others.
+                // The file may list a resolver on this host, which may forward queries to the others.
                 let is_forwarded = plan.split.is_none() && named.iter().all(IpAddr::is_loopback);
                 is_forwarded || servers.iter().any(|server| named.contains(server))
             }
@@ -289,5 +291,5 @@ fn note_path(directory: &Path, owner: &str) -> PathBuf {
 
 /// The suffix of records.
 const NOTE: &str = ".held";
-/// The suffix of locks, which tell whether the daemon lives.
+/// The suffix of locks, which show whether the daemon is alive.
 const LOCK: &str = ".alive";

@@ -17,10 +17,10 @@ use super::{
     watch::Watch,
 };
 
-/// The host's resolvers, set as planned and kept that way. Hand this to [`Dns::undo`]; if it is dropped instead, they
-/// stay set until [`super::recover`].
+/// The host's resolvers, set as planned and kept that way. Hand this to [`Dns::undo`]. If this is dropped instead,
+/// the resolvers stay set until [`super::recover`].
 #[derive(Debug)]
-#[must_use = "what was set stays so until Dns::undo"]
+#[must_use = "the resolvers stay set until Dns::undo"]
 pub struct Dns {
     plan: DnsPlan,
     stop: oneshot::Sender<()>,
@@ -28,8 +28,8 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// Sets the host's resolvers, and sets them again whenever another program undoes it. Call this within a tokio
-    /// runtime.
+    /// Sets the host's resolvers, and sets them again whenever another program changes them. Call this within a
+    /// tokio runtime.
     ///
     /// # Errors
     /// If they cannot be set. In that case nothing has changed.
@@ -70,8 +70,8 @@ impl Dns {
         &self.plan
     }
 
-    /// The resolvers that programs would ask without this plan, as far as they can be told. Empty where systemd-resolved
-    /// alone is asked, which knows them itself.
+    /// The resolvers that programs would ask without this plan, as far as this can be found out. Empty if all programs
+    /// ask systemd-resolved, which knows the resolvers itself.
     pub fn below(&self) -> Vec<SocketAddr> {
         below(&self.plan).unwrap_or_default()
     }
@@ -168,7 +168,8 @@ impl Patience {
 }
 
 const LONG_PAUSE: Duration = Duration::from_secs(30);
-/// Repairs within a long pause. Network changes cause fewer, two programs that undo each other more.
+/// Maximum number of repairs in a period. Network changes cause fewer, while two programs that undo each
+/// other's changes cause more.
 const MOST_REPAIRS: usize = 10;
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 //! text for an original.
 //!
 //! If another program writes the file while layers exist (a DHCP client after a network change), its text is the new
-//! original. The earlier original stays below it. A VPN that started later, for instance, saved Warren's text and puts
-//! that back when it stops. Its own text then stops being the original.
+//! original. The earlier original stays below it. A VPN that started later, for instance, has saved Warren's text and
+//! puts it back when it stops. The VPN's own text then no longer counts as the original.
 
 use std::{
     fs::{self, File},
@@ -70,7 +70,7 @@ struct Layer {
     owner: String,
     servers: Vec<IpAddr>,
     /// Whether the resolvers are stubs. If so, the original's other settings stay in the file. Records of earlier versions do not
-    /// say.
+    /// contain this.
     #[serde(default)]
     is_split: bool,
 }
@@ -192,7 +192,8 @@ impl Record {
     fn wanted(&self) -> Option<String> {
         let top = self.contents.layers.last()?;
         let mut wanted = text(&top.owner, &top.servers, &self.path);
-        // A full tunnel drops them: a network's `search` would complete short names with its own domain.
+        // A full tunnel drops these settings, because a network's `search` would complete short names with
+        // the network's own domain.
         if self.contents.layers.iter().all(|layer| layer.is_split) {
             let original = self.original_text().unwrap_or_default();
             let is_kept = |line: &&str| {
@@ -229,14 +230,14 @@ impl Record {
             }
             let is_untouched =
                 self.contents.written.is_none() || resolv_conf::stamp(&self.file) == self.contents.written;
-            // Another program has put Warren's text back, as a VPN does that had saved it. The text that this program
-            // wrote before no longer counts as an original.
+            // Another program, such as a VPN, had saved Warren's text and has put it back. That program's own text no
+            // longer counts as an original.
             if !is_untouched && originals.len() > 1 {
                 originals.pop();
             }
             return Found::Ours;
         }
-        // An empty file was being written when the power went, or somebody emptied it. Replacing it loses no resolver.
+        // The power failed during a write, or somebody emptied the file. Replacing an empty file loses no resolver.
         let is_empty = standing.text() == Some("");
         if is_empty && self.contents.written.is_none() {
             return Found::Garbled;
@@ -248,7 +249,7 @@ impl Record {
     /// Makes `standing` the newest original.
     fn add_original(&mut self, standing: Standing) {
         let originals = &mut self.contents.originals;
-        // A network that the host comes back to counts as the newest.
+        // If the host returns to a network, that network counts as the newest.
         originals.retain(|original| *original != standing);
         originals.push(standing);
         if originals.len() > MOST_ORIGINALS {
@@ -256,7 +257,7 @@ impl Record {
         }
     }
 
-    /// Whether the text bears the marker of this record.
+    /// Whether the text contains the marker of this record.
     fn is_ours(&self, standing: &Standing) -> bool {
         marker(standing).is_some_and(|record| record == self.path)
     }
@@ -309,14 +310,15 @@ impl Record {
         // An empty file is Warren's: the process was killed before it wrote the text.
         let is_theirs = !self.is_ours(&left) && left.text() != Some("");
         if is_theirs && self.is_ours(&standing) {
-            // Killed after Warren's text had replaced this object, or before this object, an original, could replace Warren's
-            // text.
+            // The process was killed after Warren's text had replaced this object, or before this object (an original) could
+            // replace Warren's text.
             if self.contents.originals.last() != Some(&left) {
                 self.add_original(left);
                 self.keep()?;
             }
         } else if is_theirs && self.contents.originals.contains(&standing) {
-            // Killed after an original had replaced this object. Another program wrote this object later, so it goes back.
+            // The process was killed after an original had replaced this object. Another program wrote this object later,
+            // so it goes back.
             return replace::put_back(&self.file, &standing, &left);
         }
         replace::forget(&self.file)
@@ -366,8 +368,8 @@ fn marker(standing: &Standing) -> Option<&Path> {
 /// Returns the record's name.
 ///
 /// If the file's marker names a record in this state directory, that one is used. Otherwise the name comes from the
-/// directory's inode, or from the file's if it is mounted over another one. So hosts that share a state directory but
-/// not `/etc`, as namespaces may, have a record each.
+/// directory's inode, or from the file's if it is mounted over another one. So each host has its own record even if
+/// hosts (such as namespaces) share a state directory but not `/etc`.
 fn name(state: &Path, file: &Path) -> Result<String, DnsError> {
     if let Some(record) = marker(&Standing::at(file)?)
         && record.parent() == Some(state)
@@ -395,14 +397,15 @@ fn mount(path: &Path) -> io::Result<Option<u64>> {
 
 /// The settings of resolv.conf(5) besides resolvers.
 const KEPT_SETTINGS: [&str; 4] = ["search", "domain", "options", "sortlist"];
-/// Starts the second line of Warren's text, before the record's path.
+/// The start of the second line of Warren's text. The record's path follows.
 const MARKER: &str = "# warren-record ";
 /// The prefix of records' names.
 const PREFIX: &str = "resolv.conf.";
 const LOCK: &str = "lock";
 /// Enough for a laptop that roams for days; older originals are forgotten.
 const MOST_ORIGINALS: usize = 16;
-/// Each try takes milliseconds. A program that wins so often in a row never stops writing.
+/// Each try takes milliseconds. If another program is faster this many times in a row, it never stops
+/// writing.
 const MOST_TRIES: usize = 10;
 
 #[cfg(test)]

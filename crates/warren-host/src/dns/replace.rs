@@ -1,13 +1,14 @@
-//! Replaces the file from which programs read the resolvers. If another program replaces the file at the same moment, its file
-//! stays. There are two exceptions: a file system that lacks the flags of renameat2(2) ([`rename_over`], [`place_if_free`]), and
-//! a write in place between Warren's last look and its own write.
+//! Replaces the file from which programs read the resolvers. If another program replaces the file at the same moment, the other
+//! program's file stays. There are two exceptions: a file system that lacks the flags of renameat2(2) ([`rename_over`],
+//! [`place_if_free`]), and a program that writes the file in place between Warren's last look and Warren's write.
 //!
 //! A regular file is changed in place, so its inode, mode, owner and labels stay. This is also the only way to change a
-//! file that is mounted over another one, as in containers. It is opened once, compared with what the caller saw, and
-//! written through the same descriptor. If another program renames its own file to the path meanwhile, that file stays.
+//! file that is mounted over another one, as in containers. The file is opened once, compared with the state that the
+//! caller saw, and written through the same descriptor. If another program renames its own file to the path meanwhile,
+//! that file stays.
 //!
 //! A symbolic link is replaced as a link and never followed, because its target belongs to another program. Warren's file
-//! and the link change places in one step, so Warren can look at the object that it took away.
+//! and the link change places in one step, so Warren can examine the object that it took away.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -76,7 +77,7 @@ fn overwrite(path: &Path, seen: &Standing, new: &Standing) -> io::Result<bool> {
         return Ok(false);
     }
     if let Err(error) = write_over(&file, new) {
-        // Half of the text would look like another program's.
+        // A text that is only half written would look like another program's.
         drop(write_over(&file, seen));
         return Err(error);
     }
@@ -86,8 +87,8 @@ fn overwrite(path: &Path, seen: &Standing, new: &Standing) -> io::Result<bool> {
 }
 
 /// Overwrites a file's content from its start, and then cuts off the rest of the old content. So a concurrent
-/// reader sees the new first lines, and after a power cut the file still begins with them. Empty lines replace the
-/// rest first: after a kill in between, no old line is left.
+/// reader sees the new first lines, and after a power cut the file still begins with them. The rest is first
+/// overwritten with empty lines, so no old line is left if the process is killed in between.
 fn write_over(mut file: &File, new: &Standing) -> io::Result<()> {
     let Standing::File { content, mode, user, group } = new else { return Ok(()) };
     file.rewind()?;
@@ -150,7 +151,8 @@ fn place_if_free(path: &Path) -> io::Result<bool> {
 /// Exchanges `new`, which is beside `path`, with the object at `path`, and removes that object if it is `seen`.
 ///
 /// Otherwise another program has put the object there meanwhile. It is newer than both, so it goes back in a second exchange.
-/// That exchange must bring `new` out again. If it does not, another program was faster again, and its object goes back too.
+/// That exchange must take `new` away again. If it takes another object away, another program was faster again, and its
+/// object goes back too.
 fn exchange(path: &Path, seen: &Standing, new: &Standing) -> io::Result<bool> {
     let beside = beside(path);
     let (mut expected, mut placed) = (seen.clone(), new.clone());

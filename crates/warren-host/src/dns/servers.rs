@@ -34,12 +34,12 @@ pub struct DnsFacts<'a> {
 
 /// The resolvers to set, in order. If the list is empty, the host's resolvers stay as they are.
 ///
-/// A tunnel that does not carry everything uses the exit's resolvers only for the domains that the profile names. Without
-/// any, the host's own stay.
+/// A tunnel that does not carry everything uses the exit's resolvers only for the domains that the profile names. If the
+/// profile names no domains, the host's own resolvers stay.
 ///
-/// The exit's resolvers are used only if the tunnel leads to them. Otherwise a tunnel to a few networks would send all
-/// names, outside itself, to a resolver that the host did not use before. Resolvers that a profile lists are used as
-/// listed, unless the tunnel makes them unreachable.
+/// The exit's resolvers are used only if the tunnel leads to them. Without this rule, a tunnel to a few networks would
+/// send all names, outside the tunnel, to a resolver that the host did not use before. Resolvers that a profile lists
+/// are used as listed, unless the tunnel makes them unreachable.
 pub fn choose(facts: &DnsFacts<'_>) -> Vec<IpAddr> {
     match facts.wanted {
         Servers::Exit if !is_full(facts.include) && !facts.has_domains => Vec::new(),
@@ -57,7 +57,7 @@ pub fn choose(facts: &DnsFacts<'_>) -> Vec<IpAddr> {
     }
 }
 
-/// Whether a tunnel carries all of an IP version, in however many pieces the profile lists it.
+/// Whether a tunnel carries all of an IP version. The profile may list it in any number of pieces.
 pub fn is_full(include: &[IpNet]) -> bool {
     IpNet::aggregate(&include.to_vec()).iter().any(|network| network.prefix_len() == 0)
 }

@@ -1,7 +1,7 @@
 //! Looks up only the names below some domains at the tunnel's resolvers.
 //!
-//! systemd-resolved does that by itself. Elsewhere, programs ask a stub resolver of the client daemon, which asks either
-//! the tunnel's resolvers or those that the host would ask without it.
+//! systemd-resolved does that by itself. On other hosts, programs ask a stub resolver of the client daemon. The stub
+//! asks either the tunnel's resolvers or those that the host would ask without the tunnel.
 
 use std::{
     fs,

@@ -8,8 +8,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Watches files and directories. A file needs a watch of its own and one of its directory. The directory reports that
-/// the file was replaced. Only the file itself reports a write if it is mounted over another one.
+/// Watches files and directories. A file needs two watches: one of itself and one of its directory. The directory
+/// reports that the file was replaced. If the file is mounted over another one, only the file itself reports a write.
 #[derive(Debug)]
 pub(super) struct Watch {
     paths: Vec<PathBuf>,
@@ -35,7 +35,8 @@ impl Watch {
         if inotify.readable().await.is_err() {
             return sleep(LOOK_EVERY).await;
         }
-        // Bounded, so that a program which never stops writing cannot put off the repair.
+        // The number of pauses is bounded, so that a program that never stops writing cannot delay the repair
+        // for ever.
         for _ in 0..MOST_PAUSES {
             drain(inotify);
             if timeout(PAUSE, inotify.readable()).await.is_err() {

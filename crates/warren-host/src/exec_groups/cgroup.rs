@@ -1,4 +1,4 @@
-//! The cgroups whose programs are inside or outside of a tunnel: where they are, and which processes they have.
+//! The cgroups whose programs are inside or outside of a tunnel: their paths and their processes.
 
 use std::{
     fs, io,
@@ -20,7 +20,7 @@ pub enum Side {
 /// A profile's cgroup for one side, in the hierarchy of cgroup v2.
 ///
 /// It has the path of a systemd slice, so systemd can put units into it. systemd keeps processes out of a slice itself,
-/// so `warren exec` uses a cgroup below.
+/// so `warren exec` uses a cgroup below the slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecGroup {
     root: PathBuf,
@@ -140,7 +140,8 @@ impl ExecGroup {
         self.leaf().join("cgroup.procs")
     }
 
-    /// Ends every process in the cgroup and below, at once. Linux before 5.14 cannot, so nothing happens there.
+    /// Ends every process in the cgroup and below, at once. Does nothing on Linux before 5.14, which cannot do
+    /// this.
     pub(crate) fn kill(&self) {
         // A cgroup that is gone has no processes.
         drop(fs::write(self.directory().join("cgroup.kill"), "1"));
@@ -150,7 +151,7 @@ impl ExecGroup {
     pub fn remove(&self) {
         let slice = self.directory();
         for directory in [self.leaf(), slice.clone()].iter().map(PathBuf::as_path).chain(slice.parent()) {
-            // The kernel refuses to remove one that has processes or another profile's cgroup.
+            // The kernel refuses to remove a cgroup that has processes or contains another profile's cgroup.
             if fs::remove_dir(directory).is_err() {
                 return;
             }
@@ -166,8 +167,8 @@ impl ExecGroup {
     }
 }
 
-/// The path of a slice as systemd makes it: a dash in a slice's name leads one level down, so a profile's own dashes are
-/// escaped as systemd.unit(5) says.
+/// The path of a slice as systemd makes it. A dash in a slice's name stands for one level down, so dashes in a profile's
+/// name are escaped as systemd.unit(5) says.
 fn slice_path(name: &str, parent: &str) -> String {
     let name = name.replace('-', r"\x2d");
     format!("{parent}.slice/{parent}-{name}.slice")
@@ -192,7 +193,7 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
 const NFT_ROOT: &str = "/sys/fs/cgroup";
 /// The cgroup below a slice that `warren exec` uses.
 const LEAF: &str = "exec";
-/// The level of a slice of either side below the root, for nft.
+/// The level of a slice below the root, for nft. It is the same for both sides.
 pub(crate) const LEVEL: u32 = 2;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the table of single programs depends on, and the marks that it sets.
+//! The facts on which the table of single programs depends, and the marks that the table sets.
 
 use std::net::IpAddr;
 
@@ -35,7 +35,7 @@ impl Marks {
         Self { inside: slot | 0x5762, outside: slot | 0x5763 }
     }
 
-    /// Marks that no rule leads anywhere.
+    /// Marks for which no routing rule exists.
     const NOWHERE: Self = Self { inside: 0x5764, outside: 0x5765 };
 }
 

@@ -1,8 +1,8 @@
 //! The text of the table that puts programs inside or outside of a tunnel.
 //!
-//! A packet is recognised by the cgroup of its socket, and marked. Policy routing sends marked packets where they belong.
-//! The last chain, after all routing, drops packets on the wrong side: those of a program inside that are about to leave by
-//! any device but the tunnel's, and those of a program outside that are about to enter the tunnel.
+//! A packet is recognised by the cgroup of its socket, and marked. Policy routing sends marked packets to their side. The
+//! last chain, after all routing, drops packets on the wrong side. A program inside may leave only by the tunnel's device,
+//! and a program outside may not enter the tunnel.
 
 use std::net::IpAddr;
 
@@ -26,7 +26,7 @@ pub(super) fn ruleset(rules: &ExecRules) -> String {
     add("outside", "", &outside(rules));
     // Runs after the chains of Warren's other tables. The chain type `route` repeats the routing decision for a new mark.
     add("marking", "type route hook output priority mangle + 10; policy accept;", &marking(rules));
-    // The place that nft calls `dstnat`, a word that it does not know for this hook.
+    // This is the priority that nft calls `dstnat` elsewhere. nft does not know that word for this hook.
     add("names", "type nat hook output priority -100; policy accept;", &names(rules));
     add("queries", "type filter hook output priority filter - 30; policy accept;", &queries(rules));
     add("check", "type filter hook output priority security; policy accept;", &check(rules));
@@ -65,7 +65,7 @@ fn input(rules: &ExecRules) -> Vec<String> {
     statements
 }
 
-/// Traffic to services on this host stays on it, except queries.
+/// Traffic to services on this host stays on this host, except DNS queries.
 fn inside(rules: &ExecRules) -> Vec<String> {
     marked(rules.marks().inside)
 }
@@ -98,7 +98,7 @@ fn marking(rules: &ExecRules) -> Vec<String> {
     statements
 }
 
-/// Queries go to a resolver of the program's own side, whichever the program asks.
+/// Queries go to a resolver of the program's own side, whichever resolver the program asks.
 fn names(rules: &ExecRules) -> Vec<String> {
     let marks = rules.marks();
     let sides = [(marks.inside, Some(&rules.resolvers)), (marks.outside, rules.outside_resolvers.as_ref())];
@@ -119,7 +119,8 @@ fn names(rules: &ExecRules) -> Vec<String> {
 type OfFamily = (&'static str, &'static str, fn(&IpAddr) -> bool);
 const FAMILIES: [OfFamily; 2] = [("ip", "ipv4", IpAddr::is_ipv4), ("ip6", "ipv6", IpAddr::is_ipv6)];
 
-/// A resolver on this host would ask on the host's side, so a query to it that was not redirected is refused.
+/// A resolver on this host would send its own queries on the host's side. So a query to it that was not
+/// redirected is refused.
 fn queries(rules: &ExecRules) -> Vec<String> {
     let marks = rules.marks();
     [marks.inside, marks.outside]

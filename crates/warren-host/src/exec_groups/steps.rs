@@ -52,5 +52,5 @@ fn table(slot: u8) -> u32 {
     routing_tables::EXEC + u32::from(slot)
 }
 
-/// Higher than the kernel's default metric.
+/// This metric is higher than the kernel's default.
 const LAST_METRIC: u32 = 0x5761;

@@ -1,7 +1,7 @@
 //! Rules that forward ports of the exit's addresses to clients.
 //!
-//! Visitors keep their own addresses: only the destination is translated. Once a forward is removed, packets of its
-//! connections pass in neither direction, because the rules look at each packet of a translated connection.
+//! Visitors keep their own addresses, because only the destination is translated. The rules check each packet of a
+//! translated connection. So once a forward is removed, packets of its connections pass in neither direction.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -94,8 +94,8 @@ pub(super) fn to_forwarded(forwards: &[Forwards<'_>]) -> Vec<String> {
     services.chain(["ct state related accept".to_owned(), "counter drop".to_owned()]).collect()
 }
 
-/// Lets replies of forwarded services through, and clients as visitors. A client's ICMP errors about visitors' connections are
-/// dropped, because the client could make claims about another client's.
+/// Lets through the replies of forwarded services, and packets of clients that are visitors. A client's ICMP errors about
+/// visitors' connections are dropped, because such an error could be about another client's connection.
 pub(super) fn from_forwarded(forwards: &[Forwards<'_>], device: &str, count_flows: &str) -> Vec<String> {
     let answers =
         |version: &Forwards<'_>| format!("ct direction reply {} accept", version.services("saddr", "sport"));

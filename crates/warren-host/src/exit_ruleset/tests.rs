@@ -166,7 +166,7 @@ fn nat_ports_hold_no_port_of_another_service_unless_clients_would_have_too_few()
     assert_eq!(nat_ports(&[30_000], &of(&[22, 51_820], false)), 30_001..=51_819);
     let everywhere: Vec<u16> = (20_000..61_000).step_by(2_000).collect();
     assert_eq!(nat_ports(&[20_000], &of(&everywhere, true)), 20_001..=60_999);
-    // Ordinary users' sockets must not cost the system's services their protection.
+    // Ordinary users' sockets must not take away the protection of the system's services.
     let both = [of(&everywhere, false), of(&[51_820], true)].concat();
     assert_eq!(nat_ports(&[20_000], &both), 20_001..=51_819);
 }
@@ -200,7 +200,7 @@ fn neighbours_have_no_address_of_clients_whatever_network_is_on_the_link() {
         (accepted, input)
     };
 
-    // A network wider than the granted ones and the pool, and one that a router advertised.
+    // The first network is wider than the granted ones and the pool. A router advertised the second one.
     assert!(accepted(surroundings(&["10.0.0.0/8", "fd00::/8"], None)).0.is_empty());
     let advertised = Surroundings { permanent: Vec::new(), ..surroundings(&["fd07:0:7::/64"], None) };
     assert!(accepted(advertised).0.is_empty());
@@ -272,7 +272,7 @@ fn clients_may_ask_the_resolvers_that_they_are_told_of_wherever_these_are_and_no
         let rule = format!("\tip daddr {resolver} meta l4proto {{ tcp, udp }} th dport 53 accept\n");
         assert!(text.contains(&rule), "{text}");
     }
-    assert!(!text.contains("9.9.9.9"), "it is the internet's: {text}");
+    assert!(!text.contains("9.9.9.9"), "it is on the internet: {text}");
     assert!(!text.contains("fd00::53"), "there is no pool of that version: {text}");
 }
 
@@ -285,7 +285,10 @@ fn what_others_forward_is_not_looked_at() {
     let others = Surroundings { forwarding: Forwarding::default(), ..surroundings(&[], None) };
     let text = with(others);
     assert!(!text.contains("jump from_neighbours"), "{text}");
-    assert!(text.contains("\tip saddr 10.66.0.0/16 counter drop\n"), "clients' addresses are theirs: {text}");
+    assert!(
+        text.contains("\tip saddr 10.66.0.0/16 counter drop\n"),
+        "only clients may use clients' addresses: {text}"
+    );
 
     let text = with(surroundings(&[], Some(vec![DeviceName::new("br0").unwrap()])));
     assert!(text.contains("\tmeta nfproto ipv6 iifname != { \"br0\" } jump from_neighbours\n"), "{text}");

@@ -112,7 +112,8 @@ impl SeenRule {
     /// Whether the rule matches all or many of this host's ordinary packets: those with neither a mark nor a bound
     /// device.
     pub(super) fn takes_ordinary(&self, tunnel: &Tunnel) -> bool {
-        // Tunnels keep apart from each other by their priorities. The local table leads only to this host.
+        // Warren's own rules are skipped, because their priorities keep the tunnels apart. The local table
+        // leads only to this host.
         if self.is_warrens || self.table == LOCAL_TABLE {
             return false;
         }
@@ -123,8 +124,8 @@ impl SeenRule {
         // Packets that begin on this host have the loopback device as their input device.
         let has_its_devices =
             self.from_device.as_ref().is_none_or(|device| device == "lo") && self.to_device.is_none();
-        // An inverted rule takes every packet that fails at least one of its matches. So it takes ordinary packets as soon as some of
-        // them fail one match.
+        // An inverted rule takes every packet that fails at least one of its matches. So it takes some ordinary packets if ordinary
+        // packets can fail one match.
         if self.inverted {
             return !(has_its_mark && has_its_devices)
                 || self.picks
@@ -137,8 +138,8 @@ impl SeenRule {
     /// Returns the network that `route` leads around the tunnel, if this rule looks up the route's table and the route leads
     /// around it.
     ///
-    /// Everybody uses the main table, and its routes may come from the local network. Any other table may have
-    /// networks of its own, but must not capture all of the tunnel's traffic.
+    /// All programs use the main table, and its routes may come from the local network, so each of its routes
+    /// counts. Any other table may lead to its own networks, but must not capture all of the tunnel's traffic.
     pub(super) fn leads_around(&self, route: &SeenRoute, tunnel: &Tunnel) -> Option<IpNet> {
         if route.table != self.table
             || self.suppressed.is_some_and(|length| u32::from(route.destination.prefix_len()) <= length)
@@ -151,7 +152,7 @@ impl SeenRule {
             Some(picked) => narrower(picked, route.destination)?,
             None => route.destination,
         };
-        // A rule for one destination does not concern all traffic: somebody chose that network.
+        // A rule for one destination does not concern all traffic, because somebody chose that destination.
         let is_anybodys = self.table == MAIN_TABLE && picked.is_none();
         let is_taken = tunnel.include.iter().any(|network| {
             narrower(*network, reach).is_some() && (is_anybodys || is_wide(&reach) || reach.contains(network))
@@ -252,8 +253,8 @@ fn narrower(one: IpNet, other: IpNet) -> Option<IpNet> {
     }
 }
 
-/// Whether a network is wider than any private one (10.0.0.0/8, fc00::/7). Half of all addresses (128.0.0.0/1) is such
-/// a network.
+/// Whether a network is wider than any private one (10.0.0.0/8, fc00::/7). One such network is 128.0.0.0/1, half of
+/// all addresses.
 fn is_wide(network: &IpNet) -> bool {
     let narrowest = match network {
         IpNet::V4(_) => 7,

@@ -37,7 +37,7 @@ fn rules_that_were_made_for_something_else_cause_no_alarm() {
         ..lookup(1000, 7)
     };
     for rule in [
-        // VRFs, users, ports.
+        // These rules are for VRFs, users and ports.
         SeenRule { picks: true, ..lookup(1000, 0) },
         SeenRule { mark: Some(FirewallMark { mark: 0x8_0000, mask: 0xff_0000 }), ..lookup(5210, MAIN_TABLE) },
         SeenRule { mark: marked(crate::CARRIER_MARK), ..lookup(100, 7) },

@@ -22,8 +22,8 @@ impl Leaving {
         Self { indexes, deleting: None }
     }
 
-    /// Whether a change ends with its device, so that it needs no other undo. If so, the deletion has begun: by now, everything
-    /// that was made later is undone, including the rules that lead to the tunnel's routes.
+    /// Whether a change ends with its device, so that it needs no other undo. If so, this begins the deletion. Everything that
+    /// was made later is undone by now, including the rules that lead to the tunnel's routes.
     pub(super) fn takes_along(&mut self, undo: &Undo) -> bool {
         let index = match undo {
             Undo::Link { index, .. } | Undo::Address { index, .. } => Some(*index),

@@ -20,7 +20,8 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Reads the record beside a journal. `None` if it is missing or unreadable, such as that of an earlier version.
+    /// Reads the record beside a journal. `None` if it is missing or cannot be read, for instance because an earlier
+    /// version wrote it.
     pub(super) fn read(journal: &Path) -> io::Result<Option<Self>> {
         match fs::read(file(journal)) {
             Ok(text) => Ok(serde_json::from_slice(&text).ok()),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::GuestNetwork;
 
-/// The traffic that a kill switch lets out besides that of Warren's tunnels.
+/// The traffic that a kill switch lets out in addition to the traffic of Warren's tunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillSwitchRules {
     /// The networks that must not leave outside the tunnel. A default route covers all of its IP version.
@@ -16,8 +16,9 @@ pub struct KillSwitchRules {
     pub exclude: Vec<IpNet>,
     /// This host's private networks, if they are to be reachable. DNS to them is not let out: it would reveal every name to them.
     pub lan: Vec<IpNet>,
-    /// Networks of containers and virtual machines on this host; packets to them do not leave it. Their ports that
-    /// this host publishes (DNAT) answer outside hosts, like the ports in `allow_inbound`.
+    /// Networks of containers and virtual machines on this host. Packets to them do not leave this host. If this
+    /// host publishes their ports (DNAT), these answer outside hosts under the same conditions as the ports in
+    /// `allow_inbound`.
     pub guests: Vec<GuestNetwork>,
     /// Networks behind this host, which the tunnel's other end may reach.
     pub prefixes: Vec<IpNet>,

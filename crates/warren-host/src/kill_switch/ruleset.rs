@@ -14,8 +14,8 @@ use crate::{
 /// The chains of a kill switch's table, one statement per line.
 ///
 /// A packet that one table drops is gone, even if another table accepts it. So each kill switch first gives its own
-/// carrier's packets a mark that all kill switches accept. It also accepts the TUN devices of all of them, by their
-/// group.
+/// carrier's packets a mark that all kill switches accept. Each kill switch also accepts the TUN devices of all of
+/// them, by their group.
 ///
 /// A program that may set marks itself (CAP_NET_RAW) must not get out that way. So no packet may start with the mark
 /// that all accept. The daemon's queries carry a secret mark until this table has recognized them.
@@ -72,13 +72,13 @@ fn queries_rules(rules: &KillSwitchRules) -> Option<Vec<String>> {
 /// Marks the carrier's packets as let out.
 ///
 /// Answers to packets from outside already have the carrier's mark here, so that they bypass the tunnel's routes. They also
-/// have a connection mark of their own, by which these rules leave them out. Otherwise one forged packet from an exit's
+/// have a different connection mark, by which these rules exclude them. Without that, one forged packet from an exit's
 /// address would turn any program's packets to that exit into such answers.
 fn carrier_rules(rules: &KillSwitchRules) -> Vec<String> {
     let ends = [rules.carriers.as_slice(), &resolvers(rules)].concat();
     let carrier =
         to_ends(&ends).map(|ends| format!("meta mark {CARRIER_MARK:#x} {ends} meta mark set {LET_OUT:#x}"));
-    // A separate rule, because an untracked packet has no connection mark at all.
+    // This is a separate rule, because an untracked packet has no connection mark at all.
     [format!("ct mark {CARRIER_MARK:#x} return")].into_iter().chain(carrier).collect()
 }
 
@@ -130,8 +130,8 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
     }
     let outside_by_exec = rules.exec.iter().filter_map(|exec| exec.outside);
     let_out.extend(outside_by_exec.map(|mark| format!("meta mark {mark:#x} accept")));
-    // With a TTL of 1, no router forwards these packets, even after the host has moved to a network where the addresses are
-    // elsewhere.
+    // With a TTL of 1, no router forwards these packets, even if the host has moved to another network, where these
+    // addresses are not on the link.
     let on_link = elements(&rules.on_link, Family::Ipv4);
     let_out
         .extend(on_link.map(|on_link| {
@@ -223,8 +223,8 @@ fn published(rules: &KillSwitchRules, direction: &str, matching: &str) -> Vec<St
     ports(&rules.allow_inbound).map(published).collect()
 }
 
-/// Answers of this host's services. TCP needs no connection state: nothing begins without a bare SYN, and a session
-/// older than conntrack continues.
+/// Answers of this host's services. TCP needs no connection state, because no connection begins without a bare SYN.
+/// So a session that is older than conntrack's entries continues.
 fn inbound(allowed: &[InboundPort]) -> Vec<String> {
     let answer = |(protocol, ports)| match protocol {
         InboundProtocol::Tcp => format!("tcp sport {{ {ports} }} tcp flags & (syn | ack) != syn accept"),
@@ -246,7 +246,7 @@ fn ports(allowed: &[InboundPort]) -> impl Iterator<Item = (InboundProtocol, Stri
     all.into_iter().filter(|(_, ports)| !ports.is_empty())
 }
 
-/// Packets that leave outside because the profile says so: to the LAN, to exclusions, and to everything that a split
+/// Packets that the profile allows to leave outside: to the LAN, to exclusions, and to everything that a split
 /// tunnel does not include.
 fn outside(rules: &KillSwitchRules) -> Vec<String> {
     let mut outside = Vec::new();
@@ -263,7 +263,7 @@ fn outside(rules: &KillSwitchRules) -> Vec<String> {
     if rules.lan.is_empty() {
         return outside;
     }
-    // Stands before the rule that accepts the LAN, whose resolvers would learn every name.
+    // Comes before the rule that accepts the LAN, because the LAN's resolvers would learn every name.
     outside.push("meta l4proto { tcp, udp } th dport { 53, 853 } counter drop".into());
     for (family, keyword, multicast) in
         [(Family::Ipv4, "ip", LOCAL_MULTICAST_IPV4), (Family::Ipv6, "ip6", LOCAL_MULTICAST_IPV6)]

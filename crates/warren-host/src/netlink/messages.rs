@@ -31,7 +31,7 @@ pub(super) fn peer_address(attribute: &AddressAttribute) -> Option<IpAddr> {
     if let AddressAttribute::Address(address) = attribute { Some(*address) } else { None }
 }
 
-/// The address with its prefix length. For a point-to-point address, that of the peer.
+/// The address with its prefix length. For a point-to-point address, the peer's address.
 pub(crate) fn network_of(message: &AddressMessage) -> Option<IpNet> {
     let own = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
     // The peer's address names the network if it differs from the interface's own address.
@@ -39,7 +39,7 @@ pub(crate) fn network_of(message: &AddressMessage) -> Option<IpNet> {
     IpNet::new(address, message.header.prefix_len).ok()
 }
 
-/// The message for an address. It has no broadcast address, which a tunnel has no use for.
+/// The message for an address. It has no broadcast address, because a tunnel does not need one.
 pub(super) fn address_message(index: u32, address: IpNet) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.family = address_family(Family::of(&address));

@@ -99,7 +99,8 @@ impl Netlink {
         }))
     }
 
-    /// Makes the kernel find out a neighbour's hardware address, or confirm it, as before it sends a packet there.
+    /// Makes the kernel find out or confirm a neighbour's hardware address, as it does before it sends a packet to
+    /// the neighbour.
     pub(crate) async fn ask_neighbour(&self, device: u32, address: IpAddr) -> io::Result<()> {
         let request = self.handle.neighbours().add(device, address).replace();
         let request = request.state(NeighbourState::None).flags(NeighbourFlags::Use);

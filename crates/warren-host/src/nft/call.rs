@@ -1,4 +1,4 @@
-//! Runs of nft as data, so that a process that may start no programs can ask another process for them.
+//! Runs of nft as data. A process that may not start programs can ask another process to carry them out.
 
 use std::{fmt, future::Future, pin::Pin, sync::OnceLock};
 
@@ -62,7 +62,7 @@ pub enum NftCall {
     },
 }
 
-/// Runs nft for a process that may start no programs itself.
+/// Runs nft for a process that may not start programs itself.
 pub trait NftRunner: fmt::Debug + Send + Sync {
     /// Runs nft and returns its output.
     fn run(&self, call: NftCall) -> Pin<Box<dyn Future<Output = Result<String, NftError>> + Send + '_>>;

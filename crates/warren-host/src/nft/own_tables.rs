@@ -1,4 +1,4 @@
-//! The tables that a process may have changed.
+//! The tables that a process may change.
 
 use crate::table_names::{
     EXIT_TABLE, HOLD_TABLE, exec_table, firewall_table, guard_table, kill_switch_table, portal_table,

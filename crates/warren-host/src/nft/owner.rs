@@ -59,8 +59,8 @@ impl Owner {
         }
     }
 
-    /// Deletes the only table of the process, in that process. Returns whether this succeeded. If so, the process need not be
-    /// awaited: the kernel keeps it until the table is freed.
+    /// Makes the process delete its only table. Returns whether this succeeded. If so, nobody needs to wait for the end of
+    /// the process, which the kernel delays until the table is freed.
     pub(crate) async fn end_without(mut self, family: TableFamily, table: &str) -> bool {
         let is_deleted = self.load(&format!("delete table {family} {table}\n")).await.is_ok();
         match self {

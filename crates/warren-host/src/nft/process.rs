@@ -27,7 +27,7 @@ use super::{
 /// An interactive nft whose netlink socket owns the tables that it makes.
 ///
 /// The kernel removes them when that socket is closed, and lets nobody else change them. The process reads commands
-/// from a pipe, so it ends when this process does, whatever the reason.
+/// from a pipe, so it ends when this process ends for any reason.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -44,8 +44,8 @@ impl Process {
     /// Starts the process. It keeps `lock` open until it ends.
     pub(super) fn start(lock: Option<File>) -> Result<Self, NftError> {
         let (reader, writer) = io::pipe()?;
-        // Standard output is needed for answers, so the process inherits the lock and the ruleset under their own descriptor
-        // numbers. No other program can inherit them by mistake: the runtime has one thread, and nothing here waits.
+        // Standard output is needed for answers. So the process inherits the lock and the ruleset under their own descriptor
+        // numbers. No other program can inherit them by mistake, because the runtime has one thread and nothing here waits.
         let ruleset = File::from(memfd_create("ruleset", MemfdFlags::empty()).map_err(io::Error::from)?);
         lock.as_ref().map(|lock| fcntl_setfd(lock, FdFlags::empty())).transpose().map_err(io::Error::from)?;
         let mut child = spawn(|command| {
@@ -53,7 +53,8 @@ impl Process {
                 // -s lists without counters, -i reads commands from standard input.
                 .args(["-s", "-i"])
                 .stdin(Stdio::piped())
-                // One pipe for both: errors come on standard error, and the line that ends an answer comes on standard output.
+                // Both outputs share one pipe. Errors come on standard error, and the line that ends an answer comes on
+                // standard output.
                 .stdout(writer.try_clone()?)
                 .stderr(writer.try_clone()?)
                 // A Ctrl-C in the terminal must end only the daemon, which still needs the table while it stops.

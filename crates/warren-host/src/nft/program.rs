@@ -13,7 +13,7 @@ use super::error::NftError;
 
 /// Whether this machine has nft.
 pub fn is_installed() -> bool {
-    // This only looks for the file, because a run of nft takes longer.
+    // This only looks for the file, because running nft takes longer.
     let path = std::env::var_os("PATH").unwrap_or_default();
     // `Path::join` keeps an absolute path as it is, so this also covers a program named with its directory.
     let directories = || std::env::split_paths(&path).chain([PathBuf::from("/")]);
@@ -40,7 +40,7 @@ pub(super) async fn run_with(
         command.args(arguments).stdin(Stdio::piped()).stdout(stdout).stderr(writer.try_clone()?);
         Ok(())
     })?;
-    // A copy that stays open here would keep the read below from ending.
+    // If a copy stayed open here, the read below would never end.
     drop(writer);
     let stdin = child.stdin.take();
     let mut output = pipe::Receiver::from_owned_fd(reader.into())?;
@@ -89,7 +89,7 @@ pub(crate) async fn said_by(programs: &[&str], arguments: &[&str], most: u64) ->
     }
     match child.wait().await?.success() {
         true => Ok(text),
-        false => Err(NftError::Refused("they cannot be listed".to_owned())),
+        false => Err(NftError::Refused("the rules cannot be listed".to_owned())),
     }
 }
 
@@ -121,7 +121,8 @@ pub(super) fn reason(answer: &str) -> Option<String> {
     answer.lines().find_map(|line| line.split_once("Error: ")).map(|(_, reason)| reason.trim().to_owned())
 }
 
-// The bare name is looked up in PATH, which may lack the directories of administration programs.
+// The bare name is looked up in PATH. The other names are needed because PATH may lack the directories of
+// administration programs.
 const PROGRAMS: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
 /// The time limit of any nft run.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);

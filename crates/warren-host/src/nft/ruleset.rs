@@ -1,4 +1,5 @@
-//! The language of Warren's own rulesets. One process sends such a text to another, which parses it as a whole and loads it.
+//! The language of Warren's own rulesets. One process sends such a text to another process, which parses the whole text and
+//! loads it.
 //!
 //! nft(8) never gets the text itself. It gets the parsed tokens, written out again. So the text can use only the part of nft's
 //! language that is listed here. It cannot name other tables, include files, or use variables or comments. Nor can it use a
@@ -25,7 +26,7 @@ pub struct Ruleset<'text>(Vec<Token<'text>>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesetError {
     /// The text has an unexpected token in this place.
-    #[error("{0:?} has no place there in a ruleset of Warren's")]
+    #[error("{0:?} is not allowed in this place of a ruleset of Warren's")]
     Unexpected(String),
     /// The text is about another table.
     #[error("the table {0:?} is not one of this daemon's")]
@@ -247,7 +248,7 @@ impl<'text> Reader<'text, '_> {
         Ok(depth)
     }
 
-    /// Reads a word in a chain or a set, which follows another word, and the operands that it needs.
+    /// Reads a word in a chain or a set, and the operands that it needs. `before` is the previous word.
     fn word(&mut self, word: &'text str, before: &str) -> Result<(), RulesetError> {
         if let Some(kind) = Kind::after(word, before) {
             return self.values(&[kind]);

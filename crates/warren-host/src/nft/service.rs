@@ -1,4 +1,4 @@
-//! Running nft on behalf of processes that may start no programs.
+//! Runs nft on behalf of processes that may not start programs.
 
 use std::{collections::BTreeMap, fs::File, sync::OnceLock};
 
@@ -12,7 +12,7 @@ use super::{
     session::Session,
 };
 
-/// Runs nft on behalf of a process that may start no programs, and keeps the processes that own its tables.
+/// Runs nft on behalf of a process that may not start programs, and keeps the processes that own its tables.
 #[derive(Debug, Default)]
 pub struct NftService {
     tables: OwnTables,
@@ -41,7 +41,8 @@ impl NftService {
         }
         match call {
             NftCall::GetReady => {
-                // An owner needs no second nft beside it: its process takes other calls once its table is deleted.
+                // If there is an owner, no second nft is needed, because the owner's process takes other calls
+                // once its table is deleted.
                 if self.owners.lock().await.is_empty() {
                     self.session.get_ready(lock).await;
                 }
@@ -55,7 +56,8 @@ impl NftService {
                 Ok(String::new())
             }
             NftCall::LoadOwned { owner, ruleset } => {
-                // Locked until nft has answered: a process carries out one command at a time.
+                // The list stays locked until nft has answered, because a process carries out one command at
+                // a time.
                 let mut owners = self.owners.lock().await;
                 if !owners.contains_key(&owner) && owners.len() < MOST_OWNERS {
                     let process = match self.session.take().await {

@@ -1,7 +1,7 @@
 //! An nft process that was started before the calls that it carries out.
 //!
-//! Starting nft takes longer than most calls. Besides, the kernel lets a process that has deleted a table end only
-//! after a grace period of RCU, tens of milliseconds later. Nobody waits for the end of this process.
+//! Starting nft takes longer than most calls. Moreover, a process that has deleted a table ends only after a grace
+//! period of RCU, tens of milliseconds later. Nobody waits for the end of this process.
 
 use std::{
     fs::File,

@@ -28,7 +28,8 @@ pub(super) fn ruleset(rules: &PortalRules) -> String {
     for (name, ports) in [("web", &[80, 443][..]), ("names", &[53][..])] {
         let elements: Vec<String> =
             ports.iter().map(|port| format!("{port} timeout {}s", rules.seconds)).collect();
-        // The kernel itself takes the ports out of the set, even if no process is left that could.
+        // The kernel itself takes the ports out of the set, so this works even if no process is left to do
+        // it.
         text += &format!(
             "set {name} {{\n\ttype inet_service\n\tflags timeout\n\telements = {{ {} }}\n}}\n",
             elements.join(", ")
@@ -40,7 +41,7 @@ pub(super) fn ruleset(rules: &PortalRules) -> String {
     // Runs after the kill switches' chain that drops forged marks, and before every chain that reads the mark.
     let marking = "type route hook output priority mangle - 15; policy accept;";
     add("marking", marking, &[format!("socket cgroupv2 level {LEVEL} \"{}\" goto browser", rules.group)]);
-    // The place that nft calls `dstnat`, a word that it does not know for this hook.
+    // This is the priority that nft calls `dstnat` elsewhere. nft does not know that word for this hook.
     add("resolver", "type nat hook output priority -100; policy accept;", &resolver(rules));
     add("queries", "type filter hook output priority filter - 30; policy accept;", &queries(rules));
     // The source may be the tunnel's address: it was chosen before the packet was marked.
@@ -53,13 +54,13 @@ pub(super) fn ruleset(rules: &PortalRules) -> String {
 fn browser(rules: &PortalRules) -> Vec<String> {
     vec![
         format!("meta skuid != {} return", rules.user),
-        // Traffic to services on this host stays on it, except queries.
+        // Traffic to services on this host stays on this host, except DNS queries.
         "oifname != \"lo\" tcp dport @web meta mark set ".to_owned() + &format!("{PORTAL_MARK:#x}"),
         format!("meta l4proto {{ tcp, udp }} th dport @names meta mark set {PORTAL_MARK:#x}"),
     ]
 }
 
-/// Queries go to the network's resolver, whichever the browser asks.
+/// Queries go to the network's resolver, whichever resolver the browser asks.
 fn resolver(rules: &PortalRules) -> Vec<String> {
     of_families(rules)
         .filter_map(|(family, protocol, server)| {

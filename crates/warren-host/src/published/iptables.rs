@@ -64,7 +64,7 @@ fn rule(words: &[&str], program: &str) -> Option<(String, Rule<String>)> {
     for pair in rest.windows(2) {
         let [option, value] = pair else { continue };
         match *option {
-            // A negated condition names the ports that the rule does not pick.
+            // A negated condition names the ports that the rule does not match.
             "--dport" | "--dports" | "--destination-port" | "--destination-ports" if before != "!" => {
                 ports = ranges(value).map_or(Ports::Any, Ports::These);
             }
@@ -91,7 +91,7 @@ fn ranges(value: &str) -> Option<Vec<RangeInclusive<u16>>> {
     value.split(',').map(range).collect()
 }
 
-/// The words of a line, without quoted ones: those are comments.
+/// The words of a line, without quoted ones, which are comments.
 fn words(line: &str) -> Vec<&str> {
     line.split('"').step_by(2).flat_map(str::split_whitespace).collect()
 }

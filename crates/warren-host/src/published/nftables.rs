@@ -192,7 +192,7 @@ impl Reading<'_> {
             return self.ports(table, fields.get(place)?, 0);
         }
         if let Some(with_more) = value.get("elem") {
-            // The element has more than its value, such as a timeout or a counter.
+            // The element has more parts than its value, such as a timeout or a counter.
             return self.ports(table, with_more.get("val")?, place);
         }
         match value.get("range") {
@@ -208,7 +208,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The elements of a set, in the rule or by its name.
+    /// The elements of a set, which is in the rule itself or has a name.
     fn held(&mut self, table: &Table, value: &Value) -> Option<Vec<Value>> {
         if let Some(elements) = value.get("set") {
             // A set of one element may be that element instead of a list.

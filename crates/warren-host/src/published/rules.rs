@@ -1,4 +1,4 @@
-//! NAT rules, reduced to the ports that they pick and to where they lead.
+//! NAT rules, reduced to the ports that they match and the places to which they lead.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ pub(super) struct Rule<Chain> {
 /// The destination ports that a rule picks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ports {
-    /// The rule has no condition on ports, or one that is not understood.
+    /// The rule has no condition on ports, or a condition that cannot be read.
     Any,
     These(Vec<RangeInclusive<u16>>),
 }
@@ -76,7 +76,7 @@ impl<'a, Chain: Ord + Clone + std::fmt::Display> Walk<'a, Chain> {
             leads_elsewhere |= leads;
             match (ports, way) {
                 (Ports::These(ports), _) if leads => self.published.ports.extend(ports.iter().cloned()),
-                // If a rule on the way here picked ports, that rule publishes them.
+                // If a rule on the way here matched ports, that rule publishes them.
                 (Ports::Any, Way::Elsewhere) if !are_picked => {
                     self.published.unread.push(format!("a rule of {chain} that names no port"));
                 }

@@ -26,7 +26,7 @@ pub enum StepError {
         "IPv6 is switched off on {0}; set net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or use no IPv6 addresses: an exit has none without ipv6 in [addresses] of exit.toml"
     )]
     Ipv6Disabled(DeviceName),
-    /// The process lacks the right.
+    /// The process lacks the permission.
     #[error("not permitted; run it as root or with CAP_NET_ADMIN")]
     NotPermitted,
     /// The journal cannot be written.

@@ -241,7 +241,7 @@ fn rules_of_others_that_lead_around_the_tunnel_are_found_and_passed() {
             assert_eq!(place.band.map(|band| band.priorities(0)), Some(priorities), "{rule}: {place:?}");
             assert!(!place.bypasses.is_empty());
         }
-        // In so early a band there is no room for slots from 28 on.
+        // This band is so early that it has no room for slots from 28 on.
         host.run("ip rule delete priority 5");
         let late = warren.place(&tunnel, 28, Band::USUAL).await.unwrap();
         assert!(late.band.is_none() && late.bypasses[0].remedy().contains("ip -4 rule delete priority"));

@@ -198,8 +198,8 @@ fn networks_that_a_neighbour_can_give_this_host_are_not_its_permanent_ones() {
     }
 }
 
-/// Anybody may send an ICMP error about any destination, and the kernel remembers what it says. If the default route
-/// has no gateway, this memory looks like a network on the link.
+/// Anybody may send an ICMP error about any destination, and the kernel remembers the path MTU in it. If the default
+/// route has no gateway, the kernel's entry looks like a network on the link.
 #[test]
 fn path_mtu_that_an_icmp_error_told_is_no_network_on_the_link() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! Daemons that are killed at any moment: whatever they leave behind is undone exactly.
+//! Daemons are killed at any moment. Everything that they leave behind is undone exactly.
 
 use std::{
     process::{Child, Command, Stdio},

@@ -15,7 +15,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tempfile::TempDir;
 use warren_host::{DeviceName, Host, Plan, snapshot};
 
-/// Whether the test can run. Without root it prints a line; where tests must not be skipped, it fails.
+/// Whether the test can run. Without root, prints a line, or fails where tests must not be skipped.
 pub(crate) fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {

@@ -179,14 +179,14 @@ impl Run {
             IpVersion::V6 => put_u16(header, 4, length(total - IPV6_HEADER)),
         }
         match transport.kind {
-            // The kernel sets PSH and FIN in the last segment only, which is where they came from.
+            // PSH and FIN come from the run's last packet. The kernel sets them in the last segment only.
             TransportKind::Tcp => header[transport.start + 13] |= self.closing_flags,
             TransportKind::Udp => put_u16(header, transport.start + 4, length(total - transport.start)),
         }
         let sum = transport.partial_checksum(header, total);
         put_u16(header, transport.checksum_field(), sum);
         let offload = VirtioNetHeader {
-            // Never with `GSO_ECN`, because a packet with CWR does not merge.
+            // `GSO_ECN` is never set, because a packet with CWR does not merge.
             gso_type: match (transport.kind, self.shape.version) {
                 (TransportKind::Tcp, IpVersion::V4) => GSO_TCPV4,
                 (TransportKind::Tcp, IpVersion::V6) => GSO_TCPV6,

@@ -7,7 +7,8 @@ use super::batch::Batch;
 use super::merge::MAX_PARTS;
 use super::run::MAX_HEADERS;
 
-/// One write to the TUN device. Its parts live as long as the batch (`'a`), the list of them only until the next write (`'list`).
+/// One write to the TUN device. Its parts live as long as the batch (`'a`). The list of the parts lives only until the next write
+/// (`'list`).
 #[derive(Clone, Copy, Debug)]
 pub struct GatherWrite<'list, 'a> {
     /// The virtio-net header that precedes the packet.

@@ -63,11 +63,12 @@ impl History {
         self.finished[word] & bit != 0
     }
 
-    /// Makes `id` the newest if it is newer than the newest so far. Forgets as many of the oldest ids.
+    /// Makes `id` the newest if it is newer than the newest so far. For each new id, forgets one of the
+    /// oldest.
     fn advance(&mut self, id: u32) {
         let newest = *self.newest.get_or_insert(id);
         let ahead = id.wrapping_sub(newest);
-        // More than half of the numbers ahead means behind (RFC 1982).
+        // An id that is more than half of all numbers ahead counts as behind (RFC 1982).
         if ahead == 0 || ahead > u32::MAX / 2 {
             return;
         }

@@ -204,8 +204,8 @@ impl Lane {
             return;
         }
         let next = self.past.next();
-        // A gap that the lane has passed is recognised by its end: `since` is 0 for the next number, and wraps to a huge value
-        // below it.
+        // The lane has passed a gap if the gap's end is the next number or below it. `since` is then 0, or a huge value
+        // because it wraps.
         while self.gaps.front().is_some_and(|gap| !(1..=MAX_AHEAD).contains(&gap.end.since(next))) {
             self.gaps.pop_front();
         }

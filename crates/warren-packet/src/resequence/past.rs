@@ -85,8 +85,8 @@ impl Past {
     }
 }
 
-/// The index of the word that holds a number's bit, and that bit as a mask. The ring's size divides 2^26, so
-/// wrapping numbers keep their order.
+/// The index of the word that holds a number's bit, and the mask of that bit. The ring's size divides 2^26,
+/// so wrapping numbers keep their order.
 fn bit_of(number: Number) -> (usize, u64) {
     let slot = number.value() % REMEMBERED;
     ((slot / WORD) as usize, 1 << (slot % WORD))

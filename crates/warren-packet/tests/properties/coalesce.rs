@@ -1,4 +1,4 @@
-//! Coalescing undoes segmentation. The worst that a peer can do is to keep packets from being merged.
+//! Coalescing undoes segmentation. The worst that a peer can do is to prevent merging.
 
 use std::collections::HashMap;
 

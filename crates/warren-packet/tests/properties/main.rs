@@ -1,4 +1,4 @@
-//! Properties of the crate's public functions. etherparse decides what a valid packet is.
+//! Properties of the crate's public functions. etherparse decides whether a packet is valid.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used)]
 
 mod build;

@@ -182,7 +182,7 @@ fn overfill(queue: &mut FlowQueue, milliseconds: u32) -> Vec<u64> {
 #[test]
 fn a_queue_that_is_nearly_full_drops_one_packet_a_round_trip_and_a_full_one_each_packet() {
     let mut queue = FlowQueue::new(LIMIT);
-    // 501 bytes each, so two thirds of the limit are exceeded after 134 packets, and all of it after some 200.
+    // Each packet has 501 bytes. So 134 packets exceed two thirds of the limit, and some 200 exceed all of it.
     let dropped = overfill(&mut queue, 300);
     let (nearly_full, full) = (&dropped[..195], &dropped[210..]);
     assert_eq!(nearly_full.iter().sum::<u64>(), 2, "{nearly_full:?}");

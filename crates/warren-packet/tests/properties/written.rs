@@ -46,7 +46,8 @@ pub(crate) struct Written {
     pub(crate) packets: u64,
 }
 
-/// Pushes a batch and flushes it. Refused packets must be those that `accept` refuses; no other packet may be missing.
+/// Pushes a batch and flushes it. Only packets that `accept` refuses may be refused, and no other packet may be
+/// missing.
 pub(crate) fn coalesce(merge: Merge, batch: &[Packet]) -> Vec<Written> {
     let mut coalescer = Coalescer::new(merge);
     let (mut pushed, mut pushed_bytes) = (0, 0);

@@ -20,7 +20,8 @@ impl ConnectionId {
         usize::try_from(self.0 >> Self::WORKER_SHIFT).unwrap_or(usize::MAX)
     }
 
-    /// The bit of a worker's own numbers that tells connections of another protocol from QUIC's, which are counted from zero.
+    /// The bit that is set in the numbers of connections of another protocol. QUIC's connections are counted from zero and
+    /// never reach it.
     const OTHER_PROTOCOL: u64 = 1 << (Self::WORKER_SHIFT - 1);
 
     /// The number of a connection that is not QUIC's.
@@ -59,7 +60,7 @@ pub enum Event {
         peer: PublicKey,
         /// The peer's UDP address.
         remote: SocketAddr,
-        /// At an exit, which of its keys it has proven to the peer.
+        /// At an exit: which of its keys it has proven to the peer.
         proven: Option<PublicKey>,
     },
     /// Bytes of the control stream, in order. Chunk boundaries have no meaning.

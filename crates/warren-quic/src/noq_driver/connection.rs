@@ -32,7 +32,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Whether to poll a connection again.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Life {
-    /// The connection lives.
+    /// The connection has not ended.
     Goes,
     /// The connection has ended. Only its counters are left.
     Over,
@@ -97,7 +97,7 @@ impl NoqConnection {
         if let State::Handshake { connecting, timeout, seat, proven } = &mut self.state {
             let (remote, proven) = (connecting.remote_address(), *proven);
             match Pin::new(connecting).poll(&mut cx) {
-                // Falls through: the new state is handled below, in the same poll.
+                // Continues below, where the same poll handles the new state.
                 Poll::Ready(Ok(connection)) => self.opened(connection, (remote, proven), outbox, events),
                 Poll::Ready(Err(error)) => {
                     let reason = self.close_reason(error);
@@ -121,7 +121,7 @@ impl NoqConnection {
             State::Abandoned(reason) => {
                 let reason = reason.clone();
                 self.state = State::Over(None);
-                // The exit has not reported the handshake, so its end must not be reported either.
+                // The exit has not reported the handshake, so it must not report its end either.
                 if self.client.is_none() {
                     tracing::debug!(connection = %self.id, %reason, "a handshake failed");
                     return Life::Over;

@@ -71,7 +71,7 @@ impl Control {
         self.open(cx);
         self.write(cx);
         let data = self.read(cx, READ_PER_POLL);
-        // More may have arrived already, and noq wakes only for what arrives later.
+        // More bytes may have arrived already, and noq wakes this task only for bytes that arrive later.
         if data.len() >= READ_PER_POLL {
             cx.waker().wake_by_ref();
         }

@@ -21,11 +21,11 @@ const BATCH: usize = 32;
 
 type Accept = Pin<Box<dyn Future<Output = Option<Incoming>> + Send>>;
 
-/// A connection attempt that is taken.
+/// An accepted connection attempt.
 pub(super) struct Admitted {
     pub(super) connecting: Connecting,
     pub(super) seat: Seat,
-    /// The key that the exit proves, one of its own.
+    /// Which of its keys the exit proves.
     pub(super) proven: Option<PublicKey>,
 }
 
@@ -95,7 +95,7 @@ impl Listener {
                 };
                 match accepted {
                     Ok(connecting) => return Some(Admitted { connecting, seat, proven }),
-                    // The seat is dropped, and thereby free again.
+                    // Dropping the seat makes it free again.
                     Err(error) => tracing::debug!(%remote, %error, "cannot accept"),
                 }
             }

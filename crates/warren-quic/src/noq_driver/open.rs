@@ -137,7 +137,7 @@ impl Open {
         }
         // Keeps a reference, so that the datagram can be returned.
         let kept = datagram.clone();
-        // This future is not awaited: if there is no room, another one is parked below.
+        // This future is not awaited. If there is no room, the code below parks another one.
         let attempt =
             pin!(self.connection.send_datagram_wait(datagram)).poll(&mut Context::from_waker(Waker::noop()));
         match attempt {

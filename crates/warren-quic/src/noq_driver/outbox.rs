@@ -1,4 +1,4 @@
-//! The inbox's datagrams during a poll. They are lent to the futures that fill them, which avoids a copy or a queue in between.
+//! The inbox's datagrams during a poll. The futures that fill them borrow them, so no copy and no queue is needed in between.
 
 use std::{
     mem,

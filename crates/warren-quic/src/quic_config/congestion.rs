@@ -1,4 +1,4 @@
-//! The congestion controller of a path: the library's or none. It is replaced in place when the settings change.
+//! The congestion controller of a path. When the settings change, another controller takes its place.
 
 use std::{
     any::Any,
@@ -30,8 +30,8 @@ const UNLIMITED_WINDOW: u64 = 1 << 40;
 /// each, this allows 3.7 Gbit/s at 100 ms.
 const MAX_UNANSWERED: u64 = 32 * 1024;
 
-/// The window once [`MAX_UNANSWERED`] is reached. It is smaller than that many packets, so that only probes leave, and large
-/// enough that the probes are not paced.
+/// The window once [`MAX_UNANSWERED`] is reached. It is smaller than the packets in flight, so only probes leave. It is
+/// large enough that the probes are not paced.
 const UNANSWERED_WINDOW: u64 = 256 * 1024;
 
 /// Returns what the controller `adaptive` is doing; `None` for other controllers. The library shows a path's controller only as a trait
@@ -83,7 +83,7 @@ impl LibraryFactory for ControllerFactory {
     }
 }
 
-/// A running controller. `adaptive` keeps its type, because it can report its state.
+/// A running controller. `adaptive` keeps its type here, because otherwise it could not report its state.
 #[derive(Debug)]
 enum Running {
     Adaptive(Box<Adaptive>),

@@ -1,4 +1,4 @@
-//! Connection IDs. In an exit's IDs, the first byte names the worker, so that packets can be steered to it
+//! Connection IDs. In an exit's IDs, the first byte names the worker, so that packets are steered to that worker
 //! ([`steer`](crate::socket::steer)). The mark names the process and listener that issued the ID. The tag proves that this
 //! exit issued it.
 
@@ -183,13 +183,13 @@ mod tests {
     #[test]
     fn an_id_of_an_earlier_process_is_reset_by_its_worker_at_every_listener() {
         let (earlier, process) = (Process::with(8), Process::with(8));
-        // A few are not, because their mark is valid in the later process by chance.
+        // A few IDs are not reset, because their mark is valid in the later process by chance.
         let ids: Vec<_> = (0..100).map(|_| earlier.ids(7, 1).generate_cid()).collect();
         let reset = ids.iter().filter(|id| process.resetting(**id) == [(7, 0), (7, 1), (7, 2)]);
         assert!(reset.count() >= 98);
         let with_fewer_workers = Process::with(1);
         let reset = ids.iter().filter(|id| with_fewer_workers.resetting(**id).len() == LISTENERS);
-        assert!(reset.count() >= 98, "by whoever has its worker's byte now");
+        assert!(reset.count() >= 98, "the worker that has its byte now resets it");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! How often one connection ID is answered with a stateless reset. An endpoint sends few resets a second. Somebody who repeats the ID of an
-//! ended connection must not use all of them up.
+//! How often one connection ID is answered with a stateless reset. An endpoint sends few resets a second. An attacker who repeats the ID of
+//! an ended connection must not use up all of them.
 
 use std::{
     collections::HashMap,
@@ -8,7 +8,8 @@ use std::{
 
 use crate::strangers::OWN_ID_LENGTH;
 
-/// The time between the first two resets of one ID, since the first may get lost. Each further pause is twice as long, up to the longest.
+/// The time between the first two resets of one ID. A second one is sent because the first may get lost. Each further pause is twice as
+/// long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 

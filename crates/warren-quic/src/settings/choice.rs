@@ -47,7 +47,7 @@ pub struct UnknownDriver(String);
 /// The congestion controller that a connection runs.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Congestion {
-    /// Made for tunnels, the default: it answers to queues, not to random loss.
+    /// Made for tunnels, and the default. It reacts to queues, not to random loss.
     #[default]
     Adaptive,
     /// CUBIC (RFC 9438).

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 /// UDP offloads that the kernel lacks, or that the kernel or a device refused. They are detected when a socket is made or at the
-/// first refusal. No socket that shares this uses them from then on.
+/// first refusal. From then on, no socket that shares this value uses them.
 #[derive(Clone, Debug, Default)]
 pub struct Lacking(Arc<Lacks>);
 

@@ -24,10 +24,10 @@ use crate::{
 /// A socket for a driver. Constructing it forbids fragmentation (`IP_PMTUDISC_PROBE`, `IPV6_DONTFRAG`).
 #[derive(Debug)]
 pub(crate) struct CountedSocket {
-    /// The socket, registered for reading only. If it were registered for writing too, each sent packet would wake its worker.
+    /// The socket, registered for reading only. If it were registered for writing too, each sent packet would wake the worker.
     io: AsyncFd<Arc<UdpSocket>>,
-    /// A second descriptor of the socket, registered for writing. Set from the time the socket was found full until
-    /// [`Self::forget_room`].
+    /// A second descriptor of the socket, registered for writing. It exists from the time at which the socket was
+    /// found full until [`Self::forget_room`].
     room: OnceLock<AsyncFd<OwnedFd>>,
     state: UdpSocketState,
     counters: Arc<SocketCounters>,
@@ -152,7 +152,8 @@ impl CountedSocket {
             match self.send_once(transmit) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                // Sent one by one below, which also shows whether segmentation is to blame.
+                // The datagrams are sent one by one below, which also shows whether segmentation is the
+                // cause.
                 Err(error) if batch && is_refusal(&error) => resume.refused = Some(error),
                 Err(_) => return Ok(()),
             }
@@ -215,8 +216,9 @@ impl CountedSocket {
         }
     }
 
-    /// Turns segmentation off, after a batch was refused but one of its full-size datagrams was sent alone. If single ones fail
-    /// too, segmentation is not the cause: Linux before 6.14 also says EINVAL when an interface's MTU shrank.
+    /// Turns segmentation off after a batch was refused but one of its full-size datagrams could be sent alone. If single
+    /// datagrams fail too, segmentation is not the cause: Linux before 6.14 also returns EINVAL when an interface's MTU has
+    /// shrunk.
     fn segmentation_is_to_blame(&self, refused: Option<io::Error>) {
         if let Some(error) = refused
             && self.lacking.found_no_gso()

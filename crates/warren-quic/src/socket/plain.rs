@@ -1,5 +1,5 @@
-//! A UDP socket for a protocol other than QUIC: counted and with the same offloads, but datagrams that are too long for the path
-//! are fragmented.
+//! A UDP socket for a protocol other than QUIC. It is counted and uses the same offloads, but fragments datagrams that are too
+//! long for the path.
 
 use std::{
     collections::VecDeque,
@@ -49,7 +49,7 @@ impl PlainSocket {
     /// Registers a bound socket with tokio, so it must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// If the kernel refuses an option, or the runtime the socket.
+    /// If the kernel refuses an option, or the runtime refuses the socket.
     pub fn new(socket: UdpSocket, settings: &TransportSettings) -> io::Result<Self> {
         let counters = Arc::new(SocketCounters::new());
         // Batches that are refused here say nothing about QUIC's, which are never longer than the path's MTU.
@@ -115,7 +115,7 @@ impl PlainSocket {
         true
     }
 
-    /// Sends what waits, as far as there is room. `cx` is woken once there is more.
+    /// Sends as much of the waiting data as there is room for. `cx` is woken once there is more room.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) {
         while let Some(next) = self.waiting.front_mut() {
             if self.socket.poll_writable(cx).is_pending() {

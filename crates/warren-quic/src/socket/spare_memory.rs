@@ -9,8 +9,8 @@ const SIZE_STEP: usize = 16;
 /// Number of allocations of each size in that cache.
 const CACHED_OF_EACH: usize = 7;
 
-/// Allocations from glibc's per-thread cache. They are free, but glibc does not treat them as free: each pins its page.
-/// Hundreds of them, left by closed connections, pin more than a megabyte.
+/// Allocations from glibc's per-thread cache. They are unused, but glibc does not treat them as free, so each pins its
+/// page. Hundreds of them, left by closed connections, pin more than a megabyte.
 #[derive(Debug)]
 pub struct ThreadCache {
     _pieces: Vec<Vec<u8>>,
@@ -41,7 +41,7 @@ pub fn release_spare_memory(caches: Vec<ThreadCache>) {
 }
 
 #[cfg(all(test, target_env = "gnu"))]
-#[allow(clippy::print_stdout, reason = "a figure is what one of the tests is for")]
+#[allow(clippy::print_stdout, reason = "one of the tests exists to print a figure")]
 mod tests {
     use std::{
         fs::File,
@@ -52,8 +52,8 @@ mod tests {
 
     use super::*;
 
-    /// In a process of its own the figures would be exact. Other tests run at the same time, so only a fraction of the memory
-    /// has to go back.
+    /// Other tests run in this process at the same time, so the figures are not exact. The test therefore requires only a
+    /// fraction of the memory to be released.
     #[test]
     fn memory_below_a_piece_that_stays_goes_back() {
         let resident_kib = || {
@@ -61,7 +61,8 @@ mod tests {
             let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
             line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
         };
-        // Like the memory of connections: pieces that are too small for mappings of their own, of which one in a hundred stays.
+        // This imitates the memory of connections: the pieces are too small for mappings of their own, and one in a hundred
+        // stays.
         let mut pieces: Vec<Vec<u8>> = (0..20_000).map(|_| vec![1; 4_096]).collect();
         let full = resident_kib();
         let mut number = 0;
@@ -75,7 +76,7 @@ mod tests {
         assert!(pieces.iter().flatten().all(|byte| *byte == 1));
     }
 
-    /// Runs in a thread of its own, whose cache is empty, and whose pieces have no other threads' pieces between them.
+    /// Runs in a thread of its own, whose cache is empty. No pieces of other threads lie between its pieces.
     #[test]
     fn pages_of_a_threads_own_cache_go_back() {
         let (kept, left) = thread::spawn(|| {
@@ -104,7 +105,7 @@ mod tests {
         let is_resident = |place: &usize| {
             let mut entry = [0; 8];
             map.read_exact_at(&mut entry, (place / rustix::param::page_size() * 8) as u64)
-                .expect("an entry for each page");
+                .expect("there is an entry for each page");
             u64::from_ne_bytes(entry) >> 63 == 1
         };
         places.iter().filter(|place| is_resident(place)).count()

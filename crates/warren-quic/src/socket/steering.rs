@@ -1,5 +1,5 @@
-//! Steers a packet to one of the sockets that share a port: the one of the worker that issued its connection ID. A client that
-//! changes its address stays with its worker.
+//! Several sockets share a port. Steers a packet to the socket of the worker that issued the packet's connection ID. A client
+//! that changes its address stays with its worker.
 
 use std::{io, net::UdpSocket};
 
@@ -28,7 +28,7 @@ pub fn steer(socket: &UdpSocket, workers: u8) -> io::Result<()> {
 }
 
 /// The BPF program. The packet starts with the QUIC header (RFC 9000 section 17, RFC 8999). A read beyond the packet's end
-/// returns 0, the first socket.
+/// makes the program return 0, which selects the first socket.
 fn program(workers: u8) -> [sock_filter; 10] {
     // linux/bpf_common.h
     const LOAD_BYTE: u16 = 0x30;
@@ -52,8 +52,8 @@ fn program(workers: u8) -> [sock_filter; 10] {
         step(AND, 0x30),
         choice(IF_EQUAL, 0x20, 0, 3),
         step(LOAD_BYTE, 6),
-        // Both header forms meet here, with the first byte of our ID. At least 1, because the kernel refuses a program that
-        // divides by 0.
+        // Both header forms get here with the first byte of our ID. The divisor is at least 1, because the kernel refuses a
+        // program that divides by 0.
         step(MODULO, u32::from(workers.max(1))),
         step(RETURN_VALUE, 0),
         step(RETURN, BY_HASH),

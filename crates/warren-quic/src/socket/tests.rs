@@ -63,7 +63,8 @@ async fn batch_is_one_send_and_counted_by_its_segments() {
 
 #[tokio::test]
 async fn batch_beyond_64_kib_is_counted_as_too_long() {
-    // The negative control of the test of caps: without the clamp, the test would see too long a batch.
+    // The negative control of the test of caps: without the clamp, that test would see a batch that is too
+    // long.
     let receiver = bind(local()).unwrap();
     let (socket, counters) = quic_socket(bind(local()).unwrap());
     send(&socket, receiver.local_addr().unwrap(), &[1; 64 * 1_452], 1_452).await;
@@ -114,7 +115,7 @@ async fn what_a_refused_batch_is_cut_into_bears_its_mark_and_so_does_all_that_fo
     set_option(&sending, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
     let (socket, counters) = quic_socket(sending);
     let mut sender = socket.create_sender();
-    // From a source that no datagram can have: EINVAL too, and nothing leaves.
+    // A source address that no datagram can have also causes EINVAL, and nothing is sent.
     for (src_ip, size) in [(None, 2_400), (Some(Ipv4Addr::BROADCAST.into()), 1_200), (None, 1_200)] {
         let (ecn, contents) = (Some(EcnCodepoint::Ect0), &vec![1; size]);
         let transmit = Transmit { destination, ecn, contents, segment_size: Some(1_200), src_ip };

@@ -1,9 +1,9 @@
 //! Bounds the handshakes in progress. Above a threshold, clients must prove their addresses. At the limit, a new handshake
 //! replaces an old one. The bounds apply to the whole exit, across its workers.
 //!
-//! An exit learns who is enrolled only when a handshake completes, so anybody who knows its public key can begin any number. A
-//! flooder's handshakes stay open for long. So the network whose handshakes have waited longest in total loses its oldest one.
-//! The time that an honest client needs does not count.
+//! An exit learns who is enrolled only when a handshake completes. Until then, anybody who knows its public key can begin any
+//! number of handshakes. A flooder's handshakes stay open for a long time. So the network whose handshakes have waited longest
+//! in total loses its oldest one. The time that an honest client needs does not count.
 
 use std::{
     cmp::Reverse,
@@ -23,8 +23,8 @@ use std::{
 const RETRY_FROM: usize = 100;
 const NETWORK_RETRY_FROM: usize = 64;
 
-/// Maximum number of half-open handshakes of an exit, each of about 50 KiB. At 500 new ones per second, each has three quarters
-/// of a second.
+/// Maximum number of half-open handshakes of an exit, each of about 50 KiB. At 500 new handshakes per second, each has three
+/// quarters of a second.
 const MAX_HANDSHAKES: usize = 384;
 
 /// The time that an honest client may need for a handshake. At 768 new ones per second, no handshake lives that long.
@@ -157,7 +157,7 @@ impl UnderWay {
             })
             .max_by_key(|(times, oldest, _)| (*times, *oldest));
         let Some((_, Reverse(number), network)) = longest else { return false };
-        // If it has no slot yet, its worker finds out in `Seat::settle`.
+        // If the handshake has no slot yet, its worker learns of this in `Seat::settle`.
         if let Some(Handshake { worker, place: Some(place), .. }) = self.remove(network, number) {
             worker.push(place, number);
         }
@@ -324,7 +324,11 @@ mod tests {
         one.fill(64, MAX_HANDSHAKES, 0);
         assert_eq!(one.displaced(), []);
         let honest: Vec<u64> = (0..20).map(|_| one.take("192.0.2.1", 768)).collect();
-        assert_eq!(one.displaced(), (0..20).collect::<Vec<_>>(), "the oldest, one of each network in turn");
+        assert_eq!(
+            one.displaced(),
+            (0..20).collect::<Vec<_>>(),
+            "the networks lose their oldest handshakes in turn"
+        );
         one.fill(64, 200, 768);
         let displaced = one.displaced();
         assert_eq!(displaced.len(), 200);

@@ -37,8 +37,8 @@ impl Gate {
         *self.proofs.write().unwrap_or_else(PoisonError::into_inner) = proofs;
     }
 
-    /// Whether a datagram may be answered. All may, unless the exit is silent. Refused ones are counted. A valid proof is
-    /// remembered in either mode, because it says which key the client pins.
+    /// Whether a datagram may be answered. If the exit is not silent, every datagram may be answered. Refused datagrams
+    /// are counted. A valid proof is remembered in both modes, because it shows which key the client pins.
     pub(crate) fn lets_in(&self, from: SocketAddr, datagram: &[u8]) -> bool {
         if !is_long(datagram) {
             return true;
@@ -52,15 +52,15 @@ impl Gate {
         }
     }
 
-    /// Whether to buffer a datagram of an unknown connection until the exit handles it. Two kinds are buffered. One is an
-    /// Initial that is let in, for which a silent exit requires a proof. The other is a packet whose ID has the exit's tag,
-    /// like a client's packets after its Initials.
+    /// Whether to buffer a datagram of an unknown connection until the exit handles it. Two kinds are buffered. The first
+    /// kind is an Initial that may be answered; a silent exit requires a proof for that. The second kind is a packet whose
+    /// ID has the exit's tag, such as a client's packets after its Initials.
     pub(crate) fn lets_wait(&self, from: SocketAddr, datagram: &[u8]) -> bool {
         let id = if is_long(datagram) {
             match LongHeader::read(datagram) {
                 Some(LongHeader::Later { destination }) => Some(destination),
                 Some(LongHeader::Initial { .. }) => return self.lets_in(from, datagram),
-                // The library may answer with the versions that it speaks, but need not.
+                // The library would answer with the versions that it speaks. No answer is required.
                 None => None,
             }
         } else {
@@ -90,7 +90,7 @@ impl Gate {
         }
         let (destination, token) = match LongHeader::read(datagram) {
             None => return Err(Turned::NoProof),
-            // The library never answers it if it belongs to no connection, so it reveals nothing.
+            // If it belongs to no connection, the library does not answer it, so it reveals nothing.
             Some(LongHeader::Later { .. }) => return Ok(()),
             Some(LongHeader::Initial { destination, token }) => (destination, token),
         };
@@ -121,7 +121,7 @@ impl Gate {
         }
         let keys = self.proofs.read().unwrap_or_else(PoisonError::into_inner);
         let known = keys.iter().map(|key| key.proof(id)).find(|proof| has(token, proof));
-        // The lock on the keys ends before the one on the proofs begins.
+        // The lock on the keys is released before the proofs are locked.
         drop(keys);
         let Some(proof) = known else { return Err(Turned::NoProof) };
         if !self.strangers.replays().admit(proof, from) {
@@ -227,7 +227,7 @@ mod tests {
                 let id = [u8::try_from(number).unwrap(); FIRST_ID_LENGTH];
                 assert!(gate.lets_in(peer(1), &initial(&id, &proof::token(pinned, &id))));
                 assert_eq!(gate.pinned_by(peer(1), &id), place);
-                assert_eq!(gate.pinned_by(peer(2), &id), 0, "who has shown nothing gets the first");
+                assert_eq!(gate.pinned_by(peer(2), &id), 0, "a client without a proof gets the first key");
             }
         }
     }
@@ -245,7 +245,7 @@ mod tests {
     fn later_initials_go_to_an_id_of_the_exit_s_with_the_token_of_the_first() {
         let Exit { key, gate, .. } = exit(true);
         let token = proof::token(&[key], &FIRST_ID);
-        assert!(!gate.lets_in(peer(1), &initial(&own_id(), &token)), "nobody has shown it yet");
+        assert!(!gate.lets_in(peer(1), &initial(&own_id(), &token)), "no client has shown it yet");
         assert!(gate.lets_in(peer(1), &initial(&FIRST_ID, &token)));
         assert!(gate.lets_in(peer(1), &initial(&own_id(), &token)));
         assert!(!gate.lets_in(peer(2), &initial(&own_id(), &token)));

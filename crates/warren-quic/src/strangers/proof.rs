@@ -45,7 +45,7 @@ impl ProofKey {
 
 /// Makes the token of a client's Initials: a proof for each of the keys, in the given order.
 pub(crate) fn token(keys: &[PublicKey], id: &[u8; FIRST_ID_LENGTH]) -> Vec<u8> {
-    // An exit reads no proofs from a longer token.
+    // An exit does not read proofs from a longer token.
     keys.iter().take(MAX_PROOFS).flat_map(|key| ProofKey::new(key).proof(id)).collect()
 }
 

@@ -1,5 +1,5 @@
-//! Retry tokens. The QUIC library seals them with this key. They are checked before the library sees them, because it answers a
-//! token that is too old or belongs to another address (`noq-proto/src/token.rs`, RFC 9000 section 8.1.3).
+//! Retry tokens. The QUIC library seals them with this key. They are checked before the library sees them, because the library
+//! answers even a token that is too old or belongs to another address (`noq-proto/src/token.rs`, RFC 9000 section 8.1.3).
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -23,7 +23,8 @@ const RETRY: u8 = 0;
 const IPV4: u8 = 0;
 const IPV6: u8 = 1;
 
-/// Seals Retry tokens, each under a derived key of its own, because the library's random nonce is longer than AES-GCM's.
+/// Seals Retry tokens. Each token has a derived key of its own, because the library's random nonce is longer than
+/// AES-GCM's.
 #[derive(Clone, Debug)]
 pub(crate) struct RetryTokens(pub(super) hmac::Key);
 

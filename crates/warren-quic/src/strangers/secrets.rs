@@ -89,7 +89,7 @@ mod tests {
         let key = IdKey::new(&[7; 64]);
         key.sign(&mut one);
         key.sign(&mut other);
-        // Signing wrote the tag, which is what a guess must hit.
+        // Signing wrote the tag, which is the part that a forger must guess.
         let tag = (0..OWN_ID_LENGTH).filter(|index| one[*index] != 0 || other[*index] != 0xff);
         assert!(8 * tag.count() >= 40);
     }

@@ -15,7 +15,7 @@ pub(super) const ATTEMPTS_PER_POLL: usize = 8;
 pub(super) struct Admitted {
     pub(super) connection: (ConnectionHandle, Connection),
     pub(super) seat: Seat,
-    /// The key that the exit proves, one of its own.
+    /// Which of its keys the exit proves.
     pub(super) proven: Option<PublicKey>,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn admit(
             if displaced {
                 strangers.count(Turned::Displaced);
             }
-            // If the attempt cannot be accepted, its seat is dropped, and thereby free again.
+            // If the attempt cannot be accepted, its seat is dropped, which makes the seat free again.
             let (connection, proven) = take(port, incoming, now)?;
             return Some(Admitted { connection, seat, proven });
         }
@@ -45,7 +45,7 @@ pub(super) fn admit(
                 Ok(transmit) => Some(transmit),
                 Err(error) => {
                     tracing::debug!(%remote, "cannot ask for a proof of the address");
-                    // Otherwise the library would keep the attempt.
+                    // Without this, the library would keep the attempt.
                     endpoint.ignore(error.into_incoming());
                     None
                 }

@@ -1,5 +1,5 @@
 //! One connection, from its first packet until late packets from the peer are no longer expected. QUIC's events become the
-//! connection's news, which becomes events and datagrams for the inbox.
+//! connection's news. The news becomes events and datagrams for the inbox.
 
 mod delivery;
 mod news;
@@ -36,7 +36,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 /// A connection of this driver.
 pub(super) struct WarrenConnection {
     pub(super) place: Place,
-    /// The counters are read through a shared reference, but the library wants an exclusive one for them.
+    /// A `RefCell`, because the counters are read through a shared reference, but the library requires an
+    /// exclusive one.
     quic: RefCell<noq_proto::Connection>,
     /// Where a client's verifier leaves a refused key. `None` at an exit.
     presented: Option<PresentedKey>,
@@ -173,8 +174,8 @@ impl WarrenConnection {
         self.is_enrolled = true;
     }
 
-    /// Returns whose queue space and turn this connection's packets use at an exit that is behind. After the connection's end,
-    /// that is no longer the client, because the client's key may have been removed.
+    /// Returns the sender whose queue space and turn this connection's packets use at an exit that is behind. After the
+    /// connection's end, this is no longer the client, because the client's key may have been removed.
     pub(super) fn sender(&self) -> Sender {
         match self.peer {
             None => Sender::Stranger,
@@ -298,7 +299,7 @@ impl WarrenConnection {
 
     /// Gives up the seat of a handshake that is over. Counts a handshake that timed out.
     fn leave_seat(&mut self) {
-        // A seat is given up in any case. The last condition only decides whether the timeout is counted.
+        // The seat is given up in both cases. The last condition only decides whether a timeout is counted.
         if !self.is_in_handshake()
             && let Some(seat) = self.seating.seat.take()
             && self.news.ended == Some(CloseReason::TimedOut)
@@ -310,7 +311,7 @@ impl WarrenConnection {
     /// Drops the datagrams that have waited through a silence. Otherwise they would leave before fresh ones.
     fn discard_stale(&mut self) {
         self.quic.get_mut().datagrams().discard_unsent();
-        // The connection may have been full by this driver's limit or by the library's. It has room by both now.
+        // This driver's limit or the library's may have been reached. Now there is room under both.
         self.room.empty();
         self.news.writable = !is_planted(Bug::RoomUntold);
     }
@@ -373,7 +374,8 @@ impl WarrenConnection {
         if !self.room.takes(datagram.len(), datagrams.send_buffer_space()) {
             return Err(SendError::Blocked(datagram));
         }
-        // The size was checked above, so no copy is needed in case QUIC finds the datagram too large.
+        // The size was checked above, so QUIC will not find the datagram too large, and no copy is needed for
+        // that case.
         let result = match context.filter(|_| !is_planted(Bug::KeptNot)) {
             None => datagrams.send(datagram, false),
             Some(context) => datagrams.send_kept(datagram, false, context),
@@ -385,7 +387,7 @@ impl WarrenConnection {
             }
             Err(SendDatagramError::Blocked(datagram)) => Err(SendError::Blocked(datagram)),
             Err(error) => {
-                // The check above accepted it, so it counts as accepted and dropped.
+                // The check above accepted the datagram, so it counts as accepted and dropped.
                 tracing::debug!(%error, "a datagram became too large");
                 self.tally.accepted += 1;
                 self.tally.too_large += 1;

@@ -1,15 +1,15 @@
 //! Per-client queues of undecrypted datagrams that arrive faster than they can be processed.
 //!
 //! All clients of an exit share its sockets, and the kernel drops datagrams for a full socket regardless of sender. An exit
-//! that cannot keep up, because of its TUN device or CPU, is *behind*, and reads ahead instead. Each client has its own queue
-//! for all of its connections. A client that sends too much loses its own oldest datagrams, and each client gets its turn.
-//! QUIC never sees the dropped datagrams, so congestion control treats them as lost and the sender slows down.
+//! whose TUN device or CPU is too slow is *behind*. It then reads ahead. Each client has its own queue for all of its
+//! connections. A client that sends too much loses its own oldest datagrams, and each client gets its turn. QUIC never sees
+//! the dropped datagrams, so congestion control treats them as lost and the sender slows down.
 //!
-//! A single client has the sockets' buffers to itself, so nothing is queued for it, which saves a copy and memory. A client is
+//! A single client has the sockets' buffers to itself. So nothing is queued for it, which saves a copy and memory. A client is
 //! single if no other is connected and no stranger sent anything recently.
 //!
-//! Fairness counts QUIC datagrams. One UDP datagram may hold hundreds, and the number is known only after decryption. So clients
-//! are charged afterwards: a client whose turn cost more waits until the others have had as much.
+//! Fairness counts QUIC datagrams. One UDP datagram may hold hundreds of them, and their number is known only after decryption.
+//! So clients are charged afterwards: a client that used more than its turn waits until the others have used as much.
 
 mod catch_up;
 #[cfg(test)]
@@ -108,7 +108,7 @@ impl Intake {
         }
     }
 
-    /// Whether batches must be queued here first.
+    /// Whether batches must first be queued here.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind
     }

@@ -218,7 +218,7 @@ impl Port {
         }
     }
 
-    /// Returns the most datagrams of a path's MTU per send, given the cap.
+    /// Returns how many datagrams of a path's MTU one send may carry: at most `cap`.
     pub(super) fn segments(&self, cap: NonZeroUsize, mtu: u16) -> NonZeroUsize {
         let fitting = NonZeroUsize::new(MAX_GSO_BYTES / usize::from(mtu.max(1))).unwrap_or(NonZeroUsize::MIN);
         cap.min(fitting).min(self.socket.max_segments())

@@ -63,8 +63,8 @@ impl WarrenEndpoint {
         emptied
     }
 
-    /// The connection of a batch, found by its first datagram with a known connection's ID. Its sender answers for everything
-    /// else that it put into the batch.
+    /// The connection of a batch, found by its first datagram with a known connection's ID. The whole batch is charged to
+    /// that connection's client, which sent all of it.
     pub(super) fn slot_of(&self, index: usize, meta: &RecvMeta, batch: &BytesMut) -> Option<usize> {
         let port = self.ports.get(index)?.as_ref()?;
         batch.chunks(meta.stride.max(1)).find_map(|datagram| Some(port.route_short(datagram)?.0))

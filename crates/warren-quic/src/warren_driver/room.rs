@@ -33,7 +33,7 @@ impl Room {
         takes
     }
 
-    /// Adapts to the path's speed. Returns whether a full connection accepts datagrams again, which it does once half of its
+    /// Adapts to the path's speed. Returns whether a full connection accepts datagrams again. It does so once half of its
     /// allowance is sent.
     pub(super) fn follow(&mut self, window: u64, rtt: Duration, datagram: usize, free: usize) -> bool {
         self.allowance = allowance(window, rtt, datagram, self.capacity);
@@ -53,7 +53,7 @@ impl Room {
 }
 
 /// Returns the bytes that a connection may hold if it sends `window` bytes per `rtt`, in datagrams of up to `datagram` bytes.
-/// Never more than `most`, which is what its next drive takes.
+/// Never more than `most`, the size of its next drive.
 fn allowance(window: u64, rtt: Duration, datagram: usize, most: usize) -> usize {
     let held = u128::from(window) * HELD.as_nanos() / rtt.as_nanos().max(1);
     usize::try_from(held).unwrap_or(usize::MAX).max(FEWEST * datagram).min(most)

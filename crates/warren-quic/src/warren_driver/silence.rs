@@ -1,5 +1,5 @@
-//! Detects a silent peer from unanswered loss probes. An idle path, which sends no probes, and a lossy path, on which some answer
-//! arrives soon, never count as silent.
+//! Detects a silent peer from unanswered loss probes. An idle path never counts as silent, because it sends no probes. Neither
+//! does a lossy path, because some answer arrives soon.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ pub(super) struct Silence {
 
 impl Silence {
     /// Evaluates the numbers of unanswered probes and of acknowledgements so far. `acknowledgements` is called only if
-    /// needed. Returns whether the connection is silent, if that has changed.
+    /// needed. If the verdict has changed, returns whether the connection is silent now.
     ///
     /// Only an acknowledgement ends a silence, because the probe count also restarts when the network changes.
     pub(super) fn judge(

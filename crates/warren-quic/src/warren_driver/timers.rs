@@ -8,7 +8,8 @@ use tokio::time::{Sleep, sleep_until};
 const SLACK: usize = 4;
 const SLACK_AT_LEAST: usize = 64;
 
-/// When to check each connection. Moving a deadline to a later time is free: the connection is checked early and entered again.
+/// When to check each connection. Moving a deadline to a later time costs nothing: the connection is checked too early once,
+/// and entered again.
 #[derive(Debug)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, usize)>>,

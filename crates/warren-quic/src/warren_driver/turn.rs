@@ -113,7 +113,7 @@ impl WarrenEndpoint {
                     WarrenConnection::new(id, index, connection, remote, None, now).seated(seat, proven)
                 });
                 port.add_route(handle, slot);
-                // The slot is known only now. The crowd uses it to name the handshake to this worker.
+                // The slot is known only now. The crowd needs it to tell this worker which handshake to end.
                 if let Some(connection) = self.connections.get(slot) {
                     connection.settle(slot);
                 }
@@ -171,7 +171,7 @@ impl WarrenEndpoint {
                 Drive::Done => {}
                 Drive::Full => self.list_to_send(slot),
                 Drive::Stalled => {
-                    // The connection waits at the port, and counts as listed, so that it is not listed twice. `unpark` moves it
+                    // The connection waits at the port. It counts as listed, so that it is not listed twice. `unpark` moves it
                     // to the list.
                     connection.place.listed.to_send = true;
                     port.stalled.push(slot);
@@ -304,7 +304,7 @@ fn drive(connection: &mut WarrenConnection, port: &mut Port, buffer: &mut Vec<u8
     let quic = connection.quic();
     let mut sent = 0;
     loop {
-        // Asked before each send, because another thread may have changed the cap (`warren set`).
+        // The cap is read before each send, because another thread may have changed it (`warren set`).
         let segments = port.segments(quic.transmit_caps().segments(), quic.current_mtu());
         buffer.clear();
         let Some(transmit) = quic.poll_transmit(now, segments, buffer) else { return Drive::Done };

@@ -192,7 +192,8 @@ impl Pair {
         }
     }
 
-    /// Waits until `holds`. Polls both sides on each wake-up and on a timer, because some changes (such as counters) wake nobody.
+    /// Waits until `holds`. Polls both sides on each wake-up and on a timer, because some changes (such as counters) cause no
+    /// wake-up.
     pub async fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let mut tick = interval(Duration::from_millis(2));
         let waiting = poll_fn(|cx| {

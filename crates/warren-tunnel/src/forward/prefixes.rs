@@ -1,4 +1,4 @@
-//! The networks behind clients, found by the longest one that contains an address.
+//! The networks behind clients. A look-up finds the longest network that contains an address.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};

@@ -12,7 +12,8 @@ use warren_packet::tuple::FiveTuple;
 const SLOTS: usize = 32_768;
 /// Maximum number of slots that are tried for one flow.
 const PROBES: usize = 64;
-/// The mark of a flow that has ended, beside the time of its latest packet. 31 bits of milliseconds are 24 days.
+/// The mark of a flow that has ended. The other 31 bits are the time of its latest packet: they hold 24 days of
+/// milliseconds.
 const ENDED: u32 = 1 << 31;
 /// A flow that has ended is over once it had no packet for this long. Until then, the peer may still send.
 const OVER_AFTER: u32 = 15_000;
@@ -39,7 +40,8 @@ impl Slot {
     /// Records a packet. A flow that has ended stays ended.
     fn see(&self, at: u32) {
         let seen = self.seen.load(Ordering::Relaxed);
-        // Several workers may have the flow's packets. Most of them find the time noted already.
+        // Several workers may have the flow's packets. Most find that another worker has recorded the time
+        // already.
         if seen & !ENDED != at {
             self.seen.store(at | (seen & ENDED), Ordering::Relaxed);
         }

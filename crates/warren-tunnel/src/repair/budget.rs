@@ -4,7 +4,7 @@ use super::planted::{Bug, is_planted};
 
 /// Repairs may take twice the lost share plus this much, because the loss at a moment differs from the measured one.
 const SPARE: f64 = 0.01;
-/// Largest share of the bytes. It also bounds what a wrong measure of the loss can do.
+/// Largest share of the bytes. It also bounds the harm of a wrong measure of the loss.
 const MOST: f64 = 0.15;
 /// How many bytes may be saved up: more than the repair of a burst of losses takes.
 const SAVED: f64 = 256.0 * 1024.0;

@@ -13,7 +13,7 @@ warren_simulation::planted_bugs! {
     StaleRepaired,
     /// The peer is not told of a datagram that was given up.
     GivenUpUntold,
-    /// The peer is told to give up the datagram after the one that was given up, too.
+    /// The peer is told to give up one more datagram than the sender gave up.
     GivenUpTooFar,
     /// Datagrams are numbered for a peer that does not know numbers.
     OldPeerNumbered,
@@ -23,7 +23,7 @@ warren_simulation::planted_bugs! {
     TooLossyRepaired,
     /// Two datagrams of a lane have the same number now and then.
     NumberReused,
-    /// The number of a datagram that was not sent is lost.
+    /// The number of a datagram that was not sent is never used.
     NumberNotTakenBack,
     /// A repair that the transport has no room for is dropped.
     NotPutBack,

@@ -1,6 +1,7 @@
 //! Finds out whether a path loses packets. A packet counts if QUIC declares it lost, unless it arrives after all.
 //!
-//! A path of which little is known counts as lossy: a flow that loses a packet in its first round trips is slow for seconds.
+//! A path counts as lossy until enough is known about it, because a flow that loses a packet in its first round trips is
+//! slow for seconds.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ const LOSSY: f64 = 4e-4;
 const KNOWN: u64 = 2_500;
 /// A lossy path is clean once less than this share was lost in two windows.
 const CLEAN: f64 = 1e-4;
-/// A path that loses more is not repaired: its loss is congestion, or repairs would be lost as well.
+/// A path that loses more is not repaired. Its loss is congestion, or the repairs would be lost as well.
 const TOO_LOSSY: f64 = 0.15;
 /// If both windows together have fewer packets than this, a large share of losses proves nothing.
 const FEW: u64 = 200;
@@ -64,7 +65,7 @@ impl Default for LossWatch {
             windows: Default::default(),
             began: None,
             // A new path counts as lossy, because repair that begins with the first loss comes too late for slow start. At 1 %
-            // loss, one flow had 20 Mbit/s with it, and 146 to 166 when a new path is repaired from the start (bench/LOG.md).
+            // loss, one flow then had 20 Mbit/s. It had 146 to 166 with repair from the start (bench/LOG.md).
             is_lossy: true,
             reorders: false,
         }
@@ -87,7 +88,8 @@ impl LossWatch {
         self.seen = total;
         let loss = self.loss();
         let is_too_lossy = loss.sent >= FEW && loss.share() > TOO_LOSSY && !is_planted(Bug::TooLossyRepaired);
-        // Two thresholds, so that repair does not go on and off at one of them.
+        // There are two thresholds, so that repair does not turn on and off again and again near a single
+        // one.
         let from = if self.is_lossy { CLEAN } else { LOSSY };
         // On a path that delays a tenth of the packets by 5 ms, one CUBIC flow had 93 Mbit/s without numbers, and 182
         // with them (bench/LOG.md).

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A flow that sends this much within a window is bulk. That is 10 Mbit/s.
+/// A flow that sends this much within a window, which is 10 Mbit/s, is bulk.
 // A lane for bulk flows halves the median round trip under load. It costs eight flows 7 % of their throughput, and
 // small packets a tenth (bench/LOG.md, "Two lanes in the TUN, kept").
 const BULK_BYTES: u32 = 128 * 1024;

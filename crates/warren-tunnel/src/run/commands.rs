@@ -16,7 +16,7 @@ use crate::forward::Place;
 use crate::message::{Command, ConnectionCommand, Report, SharedCommand};
 
 /// Maximum number of commands carried out in one turn.
-// A reload may bring one for each client, and packets must not wait for all of them.
+// A reload may bring one command for each client, and packets must not wait for all of them.
 const COMMANDS_PER_TURN: usize = 64;
 
 impl Worker {
@@ -53,7 +53,7 @@ impl Worker {
             // The asker may have gone away meanwhile. Then the answer is not needed.
             Command::ThreadCache(answer) => drop(answer.send(ThreadCache::take())),
             #[cfg(debug_assertions)]
-            Command::Panic => panic!("as asked for"),
+            Command::Panic => panic!("a test asked for this panic"),
         }
     }
 
@@ -178,7 +178,8 @@ impl Worker {
         }
     }
 
-    /// Drops what waits for a connection, and removes the connection from its session. Returns the session.
+    /// Drops the packets that wait for a connection, and removes the connection from its session. Returns the
+    /// session.
     fn leave_session(&mut self, slot: usize) -> Option<SessionId> {
         let pump = self.pumps.get_mut(slot)?;
         pump.abandon(&mut self.drops);

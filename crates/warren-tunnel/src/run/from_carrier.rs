@@ -20,8 +20,8 @@ use crate::pump::Pump;
 
 /// Minimum time between two runs of postponed repairs.
 const REPAIR_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum memory for the datagrams that all of a worker's connections together hold for order. Beyond it, a connection that adds
-/// to it releases everything that it holds.
+/// Maximum memory for the datagrams that all of a worker's connections together hold for order. Above this limit, a connection
+/// that holds one more datagram releases everything that it holds.
 const HELD_BY_ALL: usize = 64 * 1024 * 1024;
 
 impl Worker {
@@ -35,7 +35,8 @@ impl Worker {
         if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
             return false;
         }
-        // Taken out while `self` is needed for its contents. Its memory is kept for the next turn.
+        // The inbox is taken out because handling its contents borrows `self`. Its memory is kept for the
+        // next turn.
         let mut inbox = std::mem::take(&mut self.inbox);
         // Events first: a new connection's pump must exist before its datagrams come.
         for event in inbox.events.drain(..) {
@@ -80,7 +81,7 @@ impl Worker {
 
     /// Runs the postponed repairs.
     pub(super) fn run_repairs(&mut self, now: Instant) {
-        // First, because new due times count from here.
+        // This comes first, because new due times count from here.
         self.last_repairs = now;
         self.repair_due = None;
         let mut slots = std::mem::take(&mut self.repairs);
@@ -120,7 +121,7 @@ impl Worker {
                 if let (Some(slot), Some((session, _))) = (slot, session) {
                     self.sessions.set_silent(session, Place::Here(slot), !answers);
                 }
-                // The other workers hear of it from the control plane (`WorkerHandle::tell_others`).
+                // The control plane tells the other workers (`WorkerHandle::tell_others`).
                 self.report(Report::Answers { connection, answers });
             }
             Event::Closed { connection, reason } => {
@@ -257,7 +258,7 @@ impl Worker {
                     pump.traffic.packets_in += 1;
                     pump.traffic.bytes_in += whole.packet.len() as u64;
                 }
-                // The insert may have dropped older assemblies.
+                // The new fragment may have caused older assemblies to be dropped.
                 let expired = pump.assembler.expire(now);
                 self.count_expired(expired);
                 if expired > 0 {

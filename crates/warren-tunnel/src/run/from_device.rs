@@ -202,8 +202,9 @@ impl Worker {
                 attached(&self.by_connection, &self.pumps, named).ok_or(DropReason::NoConnection)?
             }
         };
-        // Counted by the worker that has the connection, because it also writes the flow's replies. The kernel puts the flow's
-        // packets on the lane through which the flow was last written to (`tun_flow_update` in `drivers/net/tun.c`).
+        // The worker that has the connection counts these bytes, because it also writes the flow's replies. The kernel puts
+        // the flow's packets on the lane through which the flow was last written to (`tun_flow_update` in
+        // `drivers/net/tun.c`).
         if let Some(device) = device {
             device.bulk_flows.count(flow_hash, super_packet.len(), now);
         }
@@ -247,7 +248,7 @@ impl Worker {
     }
 }
 
-/// The route of a super-packet, and the facts that sending it there needs.
+/// The route of a super-packet, and the facts that are needed to send it.
 struct Routed<'a> {
     place: Place,
     /// The client's rate limit.
@@ -316,7 +317,8 @@ impl Framing<'_> {
     }
 }
 
-/// Counts drops at the client whose packets they were. For the reason [`DropReason::NoRoute`], no client has the address.
+/// Counts drops at the client to which the packets belong. With [`DropReason::NoRoute`], no client has the address, so
+/// none counts them.
 fn count_at_client(sessions: &Sessions, super_packet: &[u8], reason: DropReason, packets: u64) {
     if reason != DropReason::NoRoute
         && let Ok(packet) = IpPacket::parse(super_packet)

@@ -1,11 +1,11 @@
-//! The longest turn of a worker in CPU time of its thread, which no other thread changes. Counted only with log level `debug`, because
-//! each look at that clock is a system call.
+//! The longest turn of a worker, in CPU time of its thread, which does not depend on other threads. It is measured only at log level
+//! `debug`, because each reading of that clock is a system call.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// How often the longest turn is logged. Each period counts by itself.
+/// How often the longest turn is logged. Each period has its own longest turn.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// The longest turn of this period.
@@ -16,7 +16,7 @@ pub(super) struct LongestTurn {
 }
 
 impl LongestTurn {
-    /// Measures only if the log shows the result.
+    /// Returns a measure only if the log shows the result.
     pub(super) fn if_logged() -> Option<Self> {
         tracing::enabled!(tracing::Level::DEBUG).then(Self::new)
     }

@@ -8,7 +8,7 @@ use crate::message::Report;
 impl Worker {
     /// Sends a report to the control plane, or keeps it while the channel is full.
     pub(super) fn report(&mut self, report: Report) {
-        // A new report must not overtake those that wait.
+        // A new report must not overtake those that already wait.
         if !self.unsent_reports.is_empty() {
             self.unsent_reports.push_back(report);
             return;

@@ -1,6 +1,6 @@
-//! Short sleeps of a worker that large packets from the carrier wake often. They are to a worker what interrupt
-//! moderation is to a network card: one wake-up then handles everything that arrived meanwhile, and the programs at
-//! both ends get the core. All of the worker's work waits, timers included.
+//! Short sleeps of a worker that is often woken by large packets from the carrier. They work like a network card's
+//! interrupt moderation: one wake-up handles everything that arrived during the sleep. Meanwhile, other programs
+//! get the core. All of the worker's work waits, timers included.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::counters::Totals;
 /// Length of a rest. The kernel's timer slack adds 50 us (timerslack_ns in proc(5)).
 const REST: Duration = Duration::from_micros(200);
 /// Length of a rest while traffic flows one way only. Nothing then waits for an answer, so a longer rest does no harm.
-// With 500 us, UDP of 1,200 bytes at 300 Mbit/s takes 6.3 CPU s per GB, and 8.4 with 200 us (bench/LOG.md, "A longer
+// UDP of 1,200 bytes at 300 Mbit/s takes 6.3 CPU s per GB with 500 us, and 8.4 with 200 us (bench/LOG.md, "A longer
 // rest where nothing goes the other way").
 const ONE_WAY_REST: Duration = Duration::from_micros(500);
 /// The long rest is used only if at most this many packets arrived since the worker last ran out of work. A default
@@ -46,7 +46,7 @@ impl Rest {
         let is_answered = totals.tun_read_packets > self.read_packets;
         let are_large = written > 0 && bytes / written >= LARGE;
         let since = now.saturating_duration_since(self.ended);
-        // `FREQUENT` includes a short rest. What a long one takes beyond that is added.
+        // `FREQUENT` includes a short rest. The extra time of a long rest is added.
         let is_frequent = since < FREQUENT + self.length.saturating_sub(REST);
         let length = if is_answered || written > FEW { REST } else { ONE_WAY_REST };
         let due = (are_large && is_frequent).then_some(length);
@@ -68,7 +68,7 @@ mod tests {
     const PIECES: u32 = 100;
 
     /// Returns the rests that are due after pieces of work that are `apart` from each other. Each piece brings `packets` packets
-    /// of `bytes` bytes, and `answers` answers leave.
+    /// of `bytes` bytes and sends `answers` answers.
     fn rests(apart: Duration, packets: u64, bytes: u64, answers: u64) -> Vec<Duration> {
         let start = Instant::now();
         let mut rest = Rest::new(start);

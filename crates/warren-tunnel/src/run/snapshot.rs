@@ -1,7 +1,8 @@
 //! Answers the control plane's requests for every counter. Each turn reads a few connections and clients.
 //!
-//! Counts that move from a connection to the sums of past connections meanwhile are moved in the unfinished snapshot
-//! too. So nothing is counted twice or left out, and no client's sum is ever smaller than in an earlier snapshot.
+//! Meanwhile, counts may move from a connection to the sums of past connections. They are then moved in the
+//! unfinished snapshot too, so that nothing is counted twice or left out. A client's sum is never smaller than in an
+//! earlier snapshot.
 
 use warren_quic::driver::SocketStats;
 use warren_session::exit::SessionId;

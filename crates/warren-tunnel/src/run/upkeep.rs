@@ -8,8 +8,8 @@ use super::Worker;
 use crate::upkeep::CONNECTIONS_PER_TURN;
 
 impl Worker {
-    /// Does the upkeep of the connections whose turn it is: drops their old assemblies, releases the memory of idle queues, and
-    /// reads sizes and losses.
+    /// Does the upkeep of this turn's connections: drops their old assemblies, releases the memory of idle queues, and reads
+    /// sizes and losses.
     pub(super) fn look_after_connections(&mut self, now: Instant) {
         let Some(first) = self.upkeep.first(now) else { return };
         let next = first + CONNECTIONS_PER_TURN;

@@ -26,13 +26,14 @@ use crate::forward::Place;
 use crate::message::Report;
 use crate::wireguard::{Member, Members, WireGuard, drop_reason};
 
-/// Room for every message that is not a packet: a handshake's first is the longest (section 5.4.2 of the WireGuard paper).
+/// Room for every message that is not a packet. The first message of a handshake is the longest (section 5.4.2 of the
+/// WireGuard paper).
 const LONGEST_ANSWER: usize = 148;
 
 impl Worker {
     /// Handles datagrams of WireGuard peers, and the peers' timers. Returns whether there may be more.
     pub(super) fn take_wireguard(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        // Taken out while `self` is needed for its contents.
+        // The WireGuard state is taken out because handling it borrows `self`.
         let Some(mut wireguard) = self.wireguard.take() else { return false };
         // Events become reports. If the control plane is behind, the peers wait.
         let mut busy = !self.unsent_reports.is_empty();
@@ -127,7 +128,7 @@ impl Worker {
         device.coalescer.push(Flags::NONE, packet.freeze())
     }
 
-    /// Handles the events of peers: members come and go, and the control plane is told.
+    /// Handles the events of peers: adds and removes members, and reports this to the control plane.
     fn take_wireguard_events(&mut self, server: &mut Server, members: &mut Members) {
         while let Some(event) = server.poll_event() {
             match event {
@@ -265,8 +266,8 @@ impl Worker {
 }
 
 /// The reason to count for a packet whose source is not the client's address. The client's system sends link-local
-/// traffic on every link, and so into the tunnel: from link-local addresses, and from the unspecified address until the
-/// system has another one. Such packets go no further. Warren's own clients send none.
+/// traffic on every link, so also into the tunnel. Its source is a link-local address, or the unspecified address until
+/// the system has another one. The exit drops these packets. Warren's own clients send none.
 fn of_own_link(reason: DropReason, packet: &[u8]) -> DropReason {
     let is_of_link = |source| match source {
         IpAddr::V4(source) => source.is_link_local() || source.is_unspecified(),
@@ -286,7 +287,7 @@ pub(super) struct Sealing<'a> {
     pub(super) now: Instant,
 }
 
-/// Counts packets as lost that were counted as sent.
+/// Counts packets as lost that were counted as sent before.
 fn count_lost(totals: &mut Totals, drops: &mut Drops, reason: DropReason, packets: u64) {
     totals.carrier_sent_packets -= packets;
     drops.to_carrier.add_many(reason, packets);

@@ -42,7 +42,7 @@ impl Connections {
             .find_map(|which| Some((which, *self.of(which)?.indices.get(&connection)?)))
     }
 
-    /// Whether a connection is one of the session beside.
+    /// Whether a connection belongs to the second session.
     pub(in crate::daemon) fn is_beside(&self, connection: ConnectionId) -> bool {
         self.place_of(connection).is_some_and(|(which, _)| which == Which::Beside)
     }
@@ -68,7 +68,8 @@ impl Connections {
         self.of(which)?.silence.silent_since()
     }
 
-    /// Whether the second session's exit is still one that a session may use, by the key that it has proven.
+    /// Whether a session may still use the second session's exit, judging by the key that the exit has
+    /// proven.
     pub(in crate::daemon) fn is_beside_accepted(&self) -> bool {
         let Some((beside, way)) = self.beside.as_ref().and_then(|beside| Some((beside, beside.way?))) else {
             return true;

@@ -1,4 +1,4 @@
-//! Turns the end of a connection to an exit into what the session is told, with a message for the user.
+//! Turns the end of a connection to an exit into news for the session, with a message for the user.
 
 use warren_quic::driver::CloseReason;
 use warren_session::client::ConnectionEnd;
@@ -18,8 +18,9 @@ pub(super) fn end_of(endpoint: &Endpoint, reason: CloseReason, had_session: bool
             }
         },
         CloseReason::WrongPeerKey { presented } if had_session => ConnectionEnd::Lost(format!(
-            "{endpoint} now shows another key than the profile's: {presented}; if its operator has changed it, correct public_key in the \
-             profile and run `warren down` and `warren up`; the client keeps trying, as somebody on the path may have forged it"
+            "{endpoint} now shows another key than the profile's: {presented}; if its operator has changed the key, correct \
+             public_key in the profile and run `warren down` and `warren up`; the client keeps trying, because somebody on \
+             the path may have forged the answer"
         )),
         CloseReason::WrongPeerKey { presented } => ConnectionEnd::Lost(format!(
             "{endpoint} showed another key than the profile's: {presented}; compare it with what \
@@ -35,14 +36,15 @@ pub(super) fn end_of(endpoint: &Endpoint, reason: CloseReason, had_session: bool
             "{endpoint} no longer answers; the client keeps trying; check that the exit runs, and that UDP reaches it"
         )),
         CloseReason::Reset => ConnectionEnd::Lost(format!(
-            "{endpoint} no longer knows the connection, as after a restart; the client connects again by itself"
+            "{endpoint} no longer knows the connection, probably because the exit was restarted; the client \
+             connects again by itself"
         )),
         CloseReason::Local => ConnectionEnd::Lost(
             "the connection was closed on this side; the client connects again by itself".into(),
         ),
         CloseReason::Transport(what) => ConnectionEnd::Lost(format!(
-            "the connection to {endpoint} failed: {what}; the client connects again by itself; if that does not help, update Warren at \
-             both ends"
+            "the connection to {endpoint} failed: {what}; the client connects again by itself; if the connection keeps \
+             failing, update Warren at both ends"
         )),
     }
 }

@@ -1,7 +1,8 @@
 //! Checks whether the exit has the key that it has announced, by opening a separate connection.
 //!
-//! A key that the exit has named in a session is used only by connections that are opened later. So the client opens one more at once,
-//! which accepts that key alone, and closes it again. Then both sides know that the key can be used, before the old one is retired.
+//! If the exit names a new key in a session, only connections that are opened later use that key. So the client opens one more
+//! connection at once, which accepts only that key, and closes it again. Both sides then know that the key works before the old one is
+//! retired.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use warren_tunnel::WorkerHandle;
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 
 impl Connections {
-    /// Notes which of its keys an exit has proven on one of a session's connections.
+    /// Notes the key that an exit has proven on one of a session's connections.
     pub(in crate::daemon) fn proven(&mut self, which: Which, index: u32, key: PublicKey) {
         if let Some(session) = self.of_mut(which) {
             session.proven.insert(index, key);
@@ -36,7 +37,7 @@ impl Connections {
         proven.or(accepted.first().copied())
     }
 
-    /// Whether the exit in use is still one that the session may use, by the key that it has proven.
+    /// Whether the session may still use the exit in use, judging by the key that the exit has proven.
     pub(in crate::daemon) fn is_exit_accepted(&self) -> bool {
         let place = self.exits.current();
         self.proven_on(0).map_or(self.exits.has(place), |key| self.exits.accepts(place, key))
@@ -63,7 +64,7 @@ impl Connections {
         self.open(worker, lockdown, 0, Ordered::for_check(way.remote, key)).await.map(drop)
     }
 
-    /// Whether this connection was opened to check a key. Its handshake is complete.
+    /// Whether this connection, whose handshake is complete, was opened to check a key.
     pub(in crate::daemon) fn take_check(&mut self, connection: ConnectionId) -> bool {
         self.keys.connection.take_if(|checking| *checking == connection).is_some()
     }

@@ -47,7 +47,8 @@ impl Lookups {
         let is_closed = lockdown.is_closed();
         tokio::spawn(async move {
             let mut addresses = lookup(&endpoint, &servers).await;
-            // A resolver on this host asks other servers itself, and the kill switch lets out only the daemon's own queries.
+            // A resolver on this host asks other servers itself. The kill switch blocks those queries, because it lets out
+            // only the daemon's own.
             if let Err(sentence) = &mut addresses
                 && is_closed
                 && servers.are_local().await
@@ -64,12 +65,13 @@ impl Lookups {
         self.answers.recv().await
     }
 
-    /// Notes that the look-up for the exit at a place has ended.
+    /// Notes that the look-up for the exit at `place` has ended.
     pub(super) fn ended(&mut self, place: usize) {
         self.running.remove(&place);
     }
 }
 
 /// Ends the message for a failed look-up while the kill switch is closed.
-const LOCAL_RESOLVER_BLOCKED: &str = ", whose resolver runs on this host itself and is blocked by the closed kill switch: set the exit's address as \
-                                      endpoint in the profile, or name the network's own resolver in /etc/resolv.conf";
+const LOCAL_RESOLVER_BLOCKED: &str = ", whose resolver runs on this host itself, where the closed kill switch blocks its \
+                                      queries: set the exit's address as endpoint in the profile, or name the network's own \
+                                      resolver in /etc/resolv.conf";

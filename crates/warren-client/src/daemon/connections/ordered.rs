@@ -7,18 +7,18 @@ use warren_quic::key::PublicKey;
 
 use crate::exits::Way;
 
-/// The number of no session.
+/// A number that no session has.
 const NO_SESSION: u64 = u64::MAX;
 
 /// A connection that was ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::daemon) struct Ordered {
     pub(in crate::daemon) remote: SocketAddr,
-    /// The number of the session that it is for. [`NO_SESSION`] if it has another purpose.
+    /// The number of the session for which it was ordered. [`NO_SESSION`] if it has another purpose.
     pub(super) session: u64,
     /// The part that it takes in a race, if it is ordered for one.
     pub(super) racer: Option<Racer>,
-    /// The exit's key, if the connection is only to show that the exit has this key.
+    /// The exit's key, if the connection was ordered only to check that the exit has this key.
     pub(super) check: Option<PublicKey>,
     /// The way to measure, if the connection was ordered only for a measurement.
     pub(super) measured: Option<Way>,
@@ -50,7 +50,7 @@ impl Ordered {
         Self { measured: Some(way), ..Self::for_session(way.remote, NO_SESSION) }
     }
 
-    /// A connection that is to show whether the exit has a key.
+    /// A connection that checks whether the exit has a key.
     pub(super) fn for_check(remote: SocketAddr, key: PublicKey) -> Self {
         Self { check: Some(key), ..Self::for_session(remote, NO_SESSION) }
     }

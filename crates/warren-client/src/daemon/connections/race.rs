@@ -36,7 +36,7 @@ impl Connections {
             Purpose::Attempt | Purpose::Scout => self.exits.order(now),
         };
         let places = self.exits.with_ranks(&places);
-        // A scout looks for another way than the silent one, whose connections stay open.
+        // A scout looks for another way. The connections of the silent way stay open.
         let excluded = self.own.way.filter(|_| purpose == Purpose::Scout);
         // The look-ups may bring further addresses, so the race does not end before the look-ups do.
         let mut race = Race::new(!places.is_empty());
@@ -95,7 +95,8 @@ impl Connections {
             && let Some(way) = race.race.begin(Instant::now())
         {
             let ordered = Ordered::for_race(race.number, way);
-            // If the connection cannot be opened, it has failed in the race. The session hears only of the race's end.
+            // If the connection cannot be opened, it has failed in the race. The session is told only of the race's
+            // end.
             self.open(worker, lockdown, 0, ordered).await?;
         }
         let Some(lost) = self.race.take_if(|race| race.race.is_lost()) else { return Ok(None) };
@@ -119,15 +120,15 @@ impl Connections {
         Some((race.purpose, way))
     }
 
-    /// Judges the consequence of a race's winner for the session.
+    /// Decides what a race's winner means for the session.
     pub(in crate::daemon) fn judge_winner(&mut self, purpose: Purpose, way: Way) -> Winner {
-        // Noted even if it is too early to move there: the exit has proven its key at this address.
+        // The exit has proven its key at this address. This is noted even if it is too early to move there.
         self.exits.works(way);
         if purpose == Purpose::Failback && !self.failback.answered(true) {
             return Winner::TooEarly;
         }
         match purpose {
-            // A session belongs to one exit, so a new one is needed whatever the race was for.
+            // A session belongs to one exit, so another exit needs a new session, whatever the race was for.
             _ if !self.exits.is_same_exit(way.exit, self.exits.current()) => Winner::OtherExit,
             Purpose::Attempt => Winner::Awaited,
             Purpose::Scout | Purpose::Failback | Purpose::Nearer | Purpose::Leave => Winner::OtherWay,

@@ -1,4 +1,4 @@
-//! What to do about connections that their exit no longer answers, and the end of a connection that is no longer wanted.
+//! Handles connections that their exit no longer answers, and ends connections that are no longer wanted.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ impl Connections {
             self.abort_race(worker).await;
         }
         if let Some(connection) = self.connection_of(which, index) {
-            // The session may use the index again from here on, so it must not be told of this connection's end.
+            // The session may use the index again from now on, so it must not be told of this connection's end.
             if let Some(session) = self.of_mut(which) {
                 session.indices.remove(&connection);
             }
@@ -36,8 +36,8 @@ impl Connections {
         }
     }
 
-    /// Notes that a connection has become silent, or is answered again. Returns whether a silence of all the session's
-    /// connections has ended.
+    /// Notes that a connection has become silent, or is answered again. Returns true if all of the session's
+    /// connections were silent and one of them is answered again.
     pub(in crate::daemon) async fn take_answers(
         &mut self,
         worker: &WorkerHandle,
@@ -91,7 +91,7 @@ impl Connections {
         match exits::bind(*remote) {
             Ok(socket) => {
                 // A new port makes NATs and firewalls on the path treat the connection as a new flow.
-                tracing::debug!(index, "another port for a connection that is not answered");
+                tracing::debug!(index, "another local port for a connection that is not answered");
                 worker.send(ConnectionCommand::Rebind { connection, socket }).await;
             }
             Err(error) => tracing::debug!("cannot open a UDP socket: {error}"),

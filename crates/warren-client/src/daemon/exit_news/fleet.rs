@@ -19,7 +19,7 @@ const MEASURE_EVERY: Duration = Duration::from_secs(3_600);
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 impl ExitNews {
-    /// Handles the roster and the loads of exits that the exit sends on one of the session's connections. Returns whether the
+    /// Handles the roster and the exits' loads that the exit sends on one of the session's connections. Returns whether the
     /// roster is new.
     pub(in crate::daemon) fn take_roster(
         &mut self,
@@ -44,8 +44,8 @@ impl ExitNews {
         }
     }
 
-    /// Begins to measure the exits of the roster, or ends a measurement, after which the client may look for a nearer exit.
-    /// `is_up`: whether the session in use carries packets.
+    /// Begins to measure the exits of the roster, or ends a measurement. After a measurement, the client may look for a
+    /// nearer exit. `is_up`: whether the session in use carries packets.
     ///
     /// # Errors
     /// When this process may not mark its sockets.
@@ -76,8 +76,8 @@ impl ExitNews {
         connections.start_measuring(worker, lockdown, now).await
     }
 
-    /// Whether two measurements in a row have found an exit that is much nearer, and the client may move there now. Says when to
-    /// measure next.
+    /// Whether two measurements in a row have found an exit that is much nearer, and the client may move there now. Also
+    /// schedules the next measurement.
     fn is_nearer_confirmed(&self, sessions: &mut Sessions, now: Instant, is_up: bool) -> bool {
         let Sessions { connections, moves, .. } = sessions;
         let exits = &connections.exits;

@@ -11,26 +11,26 @@ use warren_control::status::{RefusedStatus, State};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// How often the exits are asked again. So a client works again by itself after an operator has enabled it.
+/// How often the exits are asked again. So a client works again by itself once an operator has enabled it.
 const ASK_EVERY: Duration = Duration::from_secs(300);
 
-/// A waiting `up` is told of unproven answers once this many have come, spread over this long. A single answer is easily
+/// A waiting `up` is told of unproven answers once this many have come over this period. A single answer is easily
 /// forged.
 const UNPROVEN_ANSWERS: u32 = 3;
 const UNPROVEN_FOR: Duration = Duration::from_secs(2);
 
-/// The refusals of the exits, and answers that are not proven to be theirs.
+/// The refusals of the exits, and answers that may not come from them.
 pub(in crate::daemon) struct Refusal {
     directory: DaemonDirectory,
     /// Whether an `up` has started this daemon, no traffic has flowed yet, and not every exit has refused.
     is_first_try: bool,
     refused: Option<Refused>,
     unproven: UnprovenAnswers,
-    /// The failure with which the daemon is to end.
+    /// The failure with which the daemon will end.
     last_word: Option<Failure>,
 }
 
-/// The refusal of every exit, each of which has proven its key. The tunnel's traffic stays blocked.
+/// The state after every exit has refused. Each exit has proven its key. The tunnel's traffic stays blocked.
 struct Refused {
     reason: Goodbye,
     sentence: String,
@@ -146,7 +146,7 @@ impl Refusal {
     /// Notes that the exits are asked now. The next time is after the usual interval. Returns false if no refusal is in force.
     pub(in crate::daemon) fn asking(&mut self, now: Instant) -> bool {
         let Some(refused) = &mut self.refused else { return false };
-        // None stays None: after `Replaced`, the exits are asked only when a person wants that.
+        // `None` stays `None`, because after `Replaced` the exits are asked only when a person wants that.
         refused.ask_at = refused.ask_at.map(|_| now + ASK_EVERY);
         true
     }
@@ -155,7 +155,7 @@ impl Refusal {
     /// refused.
     pub(in crate::daemon) fn follow(&mut self, when_refused: WhenRefused) -> bool {
         let Some(refused) = &self.refused else { return false };
-        // Such a daemon ends when it is refused, and so opens the host.
+        // With this setting, a refused daemon ends, and the host's traffic is no longer blocked.
         if when_refused == WhenRefused::Open {
             self.last_word = Some(Failure::new(ExitCode::Refused, refused.sentence.clone()));
             return false;

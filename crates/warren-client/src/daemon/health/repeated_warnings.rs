@@ -1,4 +1,4 @@
-//! Owns the record of logged warnings. A warning that stays true is repeated ever less often.
+//! Owns the record of logged warnings. A warning that stays true is repeated less and less often.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The addresses that no exit may give to this host: its own, and those of hosts that it reaches outside the tunnel.
+//! The addresses that no exit may give to this host. They are its own addresses, and those of hosts that it reaches
+//! outside the tunnel.
 //!
 //! An address may become taken while a session has it, for instance when this host joins another network.
 
@@ -29,7 +30,7 @@ impl HostUpkeep {
         let resolvers = self.listed_resolvers().await;
         let known_exits = connections.exits.known().map(owned_by(AddressOwner::KnownExit));
         let exits_in_use = connections.remotes().map(owned_by(AddressOwner::Exit));
-        // If an address has several owners, messages name the last one here.
+        // If an address has several owners, messages name the last owner in this list.
         known_exits
             .chain(resolvers.into_iter().map(owned_by(AddressOwner::Resolver)))
             .chain(exits_in_use)
@@ -75,7 +76,8 @@ fn own_addresses(own: OwnAddresses, leased: &[IpAddr]) -> impl Iterator<Item = (
 /// Finds a network that contains one of the leased addresses, and that this host has joined since the exit gave the lease.
 ///
 /// The address may be that of the network's gateway. The kernel then refuses the route to the gateway, or the route leads into
-/// the tunnel. A network that the host was already in cannot have this problem: the Welcome was compared with its gateway.
+/// the tunnel. Networks that the host was in before cannot have this problem, because the Welcome was compared with their
+/// gateways.
 fn entered_network(leased: &[IpAddr], before: &[IpNet], now: Vec<IpNet>) -> Option<(IpNet, IpAddr)> {
     now.into_iter().filter(|network| !before.contains(network)).find_map(|network| {
         let address = leased.iter().find(|address| network.contains(*address))?;

@@ -1,8 +1,8 @@
-//! Moves to another exit of the fleet without a gap: a second session is opened there and proven while the first one carries traffic.
+//! Moves to another exit of the fleet without a gap. A second session is opened there and tested while the first one carries traffic.
 //!
 //! The new session stays beside the one in use until the exit's inner address has answered through it. Then the two sessions
-//! change places, and new flows take the new session. Flows that began before stay with the old one until its exit ends it, or
-//! until none is left. [`warren_tunnel::Moving`] contains the rules for packets. The daemon adapts the host.
+//! change places, and new flows take the new session. Flows that began before stay with the old session until its exit ends
+//! it, or until no such flow is left. [`warren_tunnel::Moving`] contains the rules for packets. The daemon adapts the host.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::kill_switch::Lockdown;
 use crate::probe::Probe;
 use warren_tunnel::{Echo, Moving, SharedCommand};
 
-/// The time within which clients that are asked to leave do so, each at a random moment. A stale exit cuts them off after
-/// two seconds.
+/// Clients that are asked to leave do so within this time, each at a random moment. A stale exit cuts them off after two
+/// seconds.
 const SPREAD: Duration = Duration::from_millis(1_000);
 
 impl Sessions {
@@ -36,7 +36,7 @@ impl Sessions {
         }
     }
 
-    /// Whether the winner of a race gets a session beside the one in use, which is up.
+    /// Whether the winner of a race gets a session beside the one in use, which must be up.
     pub(super) fn moves_without_gap(&self, purpose: Purpose, way: Way) -> bool {
         let exits = &self.connections.exits;
         matches!(purpose, Purpose::Leave | Purpose::Nearer | Purpose::Failback)
@@ -54,7 +54,7 @@ impl Sessions {
             close_quietly(&self.worker, connection).await;
             return;
         };
-        // The exit to which the client has moved last is being drained as well, and there is an exit to go on to.
+        // The exit to which the client moved last is being drained as well, and another exit is available.
         self.end_move().await;
         let from = self.exit_name(self.connections.exits.current());
         let to = self.exit_name(way.exit);
@@ -68,7 +68,7 @@ impl Sessions {
         self.moves.under_way = Some(Move { rules, from, to, news: VecDeque::new(), identifier: None });
     }
 
-    /// The next step of the move. The caller tells the plan once it takes the step.
+    /// The next step of the move. The caller informs the plan once it takes the step.
     pub(in crate::daemon) fn next_step(&mut self, now: Instant) -> Option<Step> {
         let (in_use, beside) = (self.watched(Which::InUse), self.watched(Which::Beside));
         let Moves { plan, under_way, .. } = &mut self.moves;
@@ -156,10 +156,10 @@ impl Sessions {
     async fn welcome_beside(&mut self, welcome: SessionGrant) {
         let Some(own) = self.welcome() else { return };
         if !self.moves.plan.is_building() {
-            // The old session was lost, and there is no use for another one.
+            // The old session was lost, so this one is not needed.
             return self.end_move().await;
         }
-        // The workers tell sessions apart by their numbers alone, and each exit counts for itself.
+        // The workers distinguish sessions only by their numbers, and each exit counts on its own.
         if own.session == welcome.session {
             return self.give_move_up(Instant::now(), "both sessions have the same number").await;
         }
@@ -204,7 +204,7 @@ impl Sessions {
         // If no echo could be sent, the rules do not know the new session yet.
         moved.rules.prove(SessionId(grant.session), None);
         moved.rules.switch();
-        // What the new exit has announced since its Welcome concerns the session in use from here on.
+        // From here on, the new exit's messages since its Welcome concern the session in use.
         self.moves.news.append(&mut moved.news);
         let switched = self.moves.plan.switched(now);
         match switched {
@@ -213,7 +213,7 @@ impl Sessions {
             }
             Switched::Trying => {
                 tracing::info!(
-                    "{} gives this client other addresses, so its flows have to start again",
+                    "{} gives this client other addresses, so its flows must start again",
                     moved.to
                 )
             }

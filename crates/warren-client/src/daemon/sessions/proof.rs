@@ -1,6 +1,6 @@
-//! The proof that the session in use carries packets: an echo of the exit's inner address. A waiting `up` waits for the proof,
+//! The proof that the session in use carries packets: an echo from the exit's inner address. A waiting `up` waits for the proof,
 //! but only for a short time. If an exit does not answer, for instance because its operator has turned pings off, the client uses
-//! it all the same. Users are then told that nothing is proven.
+//! the exit nevertheless. Users are then told that there is no proof.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ pub(in crate::daemon) struct UpProof {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Nobody waits for an answer: no request was sent, a request was answered, or none can be sent.
+    /// No answer is expected: no request was sent, a request was answered, or none can be sent.
     #[default]
     Over,
     /// Requests are being sent. The session counts as up at `until`, unless nothing arrives from the exit by then.
@@ -36,7 +36,8 @@ enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
-    /// The session counts as up. `is_news`: the exit has answered in an earlier session, or is asked for the first time.
+    /// The session counts as up. `is_news` says that users should learn of the missing proof: the exit has answered in
+    /// an earlier session, or is asked for the first time.
     Up {
         is_news: bool,
     },
@@ -84,8 +85,8 @@ impl UpProof {
         }
     }
 
-    /// Handles the timer that is due. `is_silent`: nothing arrives from the exit. Then the wait goes on instead of ending as
-    /// "up".
+    /// Handles the timer that is due. `is_silent` says that nothing arrives from the exit. In that case the wait continues,
+    /// and the session does not count as up.
     pub(super) fn take_due(&mut self, now: Instant, is_silent: bool) -> Due {
         if self.due().is_none_or(|due| now < due) {
             return Due::Nothing;
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!((proof.take_due(at(30), false), proof.is_missing()), (Due::GiveUp, true));
         assert_eq!((proof.due(), proof.take_due(at(99), false)), (None, Due::Nothing));
 
-        // There is no wait for the next session at an exit that does not answer.
+        // The next session at an exit that does not answer does not wait.
         proof.forget();
         proof.asks(at(100));
         assert_eq!((proof.take_due(at(100), false), proof.is_missing()), (Due::Up { is_news: false }, true));
@@ -148,8 +149,8 @@ mod tests {
         proof.inherits(at(5));
         assert_eq!(proof.due(), Some(at(30)));
 
-        // The client does not wait for an echo of an exit known to be mute, but the session does not count as up while the exit
-        // is silent.
+        // The client does not wait for an echo if the exit is known not to answer. But the session does not count as up while
+        // nothing arrives from the exit.
         proof.forget();
         proof.asks(at(40));
         assert_eq!((proof.take_due(at(40), true), proof.due()), (Due::Nothing, Some(at(42))));

@@ -33,7 +33,7 @@ impl Sessions {
         key: PublicKey,
     ) -> anyhow::Result<Connected> {
         if self.connections.take_check(connection) {
-            // By now both sides know that the key works. The session's connections stay as they are.
+            // Both sides now know that the key works. The session's connections stay as they are.
             close_quietly(&self.worker, connection).await;
             return Ok(Connected::Checked);
         }
@@ -64,8 +64,8 @@ impl Sessions {
         Ok(Connected::Won(Won { connection, key, purpose, way }))
     }
 
-    /// Uses the winner of a race. `is_up`: whether the session in use carries packets. Returns whether the client has left an
-    /// exit for another as a result.
+    /// Uses the winner of a race. `is_up` says whether the session in use carries packets. Returns whether the client has
+    /// left an exit for another because of this.
     pub(in crate::daemon) async fn take_winner(&mut self, now: Instant, won: Won, is_up: bool) -> bool {
         let Won { connection, key, purpose, way } = won;
         self.connections.abort_race(&self.worker).await;
@@ -119,8 +119,8 @@ impl Sessions {
         session.machine.received(now, index, data);
     }
 
-    /// Handles the end of a connection. If the reason was a definite answer whose sender has not proven to be the exit, returns
-    /// that answer.
+    /// Handles the end of a connection. If the reason was a definite answer from a sender that has not proven to be the exit,
+    /// returns that answer.
     pub(in crate::daemon) async fn closed(
         &mut self,
         lockdown: &mut Lockdown,
@@ -139,8 +139,8 @@ impl Sessions {
         Ok(None)
     }
 
-    /// Handles the end of a session's probe: the exit has answered, or the probe could not be sent. The latter says nothing about
-    /// the tunnel. Returns whether the session in use counts as carrying packets.
+    /// Handles the end of a session's probe. Either the exit has answered, or the probe could not be sent, which says nothing
+    /// about the tunnel. Returns whether the session in use counts as carrying packets.
     pub(in crate::daemon) fn take_probe(
         &mut self,
         (which, probed): (Which, Result<io::Result<()>, JoinError>),
@@ -158,7 +158,7 @@ impl Sessions {
             true => self.moves.plan.answered(now, which),
             false => self.moves.plan.unanswered(now, which),
         }
-        // A session on trial that cannot be probed has proven nothing.
+        // If a session on trial cannot be probed, it has not proven anything.
         let counts = which == Which::InUse && (is_answered || !self.moves.plan.is_trying());
         if counts && self.proof.end(is_proven) && is_proven {
             tracing::info!("the exit answers pings now, so traffic flows");

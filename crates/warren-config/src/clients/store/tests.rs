@@ -300,14 +300,14 @@ fn what_somebody_else_wrote_is_not_overwritten_until_it_is_read() {
     store.save(&[put(5, 5)], no_rows).unwrap();
     fs::remove_file(&place.path).unwrap();
     store.save(&[put(6, 6)], || [put(5, 5)].into_iter()).unwrap();
-    assert_eq!(place.names(), ["client-5", "client-6"], "one that is gone is written anew");
+    assert_eq!(place.names(), ["client-5", "client-6"], "a deleted file is written again");
 }
 
 #[test]
 fn failed_snapshot_leaves_the_store_as_it_was() {
     let (place, mut store) = Place::with(0..3);
     let before = place.bytes();
-    // Only a directory at the path keeps root from renaming a file to it.
+    // Root can rename a file to this path unless there is a directory.
     let aside = place.directory.path().join("aside");
     fs::rename(&place.path, &aside).unwrap();
     fs::create_dir(&place.path).unwrap();
@@ -349,7 +349,7 @@ fn only_a_store_with_a_wireguard_client_is_too_new_for_earlier_versions() {
     assert_eq!(registry.by_name("phone"), Some(&phone));
     assert_eq!(registry.len(), 3);
     store.save(&[put(4, 4)], || registry.rows()).unwrap();
-    assert_eq!(place.open().1.len(), 4, "it goes on by appending");
+    assert_eq!(place.open().1.len(), 4, "later changes are appended");
     assert_eq!(format(&place), "warren-clients 2 ");
     fs::write(&place.path, "warren-clients 3 -\n").unwrap();
     assert!(place.refusal().contains("format 3, this one reads 2"), "{}", place.refusal());

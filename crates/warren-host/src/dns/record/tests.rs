@@ -44,7 +44,8 @@ fn stub_leaves_the_originals_other_settings_and_knows_whom_it_replaces() {
     assert!(host.text().ends_with("nameserver 10.66.0.1\nsearch office\n"), "{}", host.text());
     assert_eq!(asked(&host.record(), "home"), ["192.0.2.9:53"]);
 
-    // Another profile's stub asks the first one's, and a full tunnel drops what a network says.
+    // The stub of another profile asks the stub of the first one. A full tunnel drops the settings of a
+    // network.
     host.record().add("work", &servers(2), true).unwrap();
     assert_eq!(asked(&host.record(), "work"), ["10.66.0.1:53"]);
     host.record().add("full", &servers(3), false).unwrap();
@@ -211,12 +212,13 @@ fn text_that_another_program_writes_before_the_first_write_is_what_comes_back() 
     }
 }
 
-/// Each state is what a kill between two system calls leaves on the disk.
+/// A kill between two system calls leaves each of these states on the disk.
 #[test]
 fn another_programs_object_comes_back_after_a_kill_between_two_steps() {
     let newer = file("nameserver 192.0.2.99\n");
     for original in [link("original"), Standing::Missing] {
-        // What is at the path, what is beside it, and what has to come back. `None` stands for Warren's text.
+        // The object at the path, the object beside it, and the object that has to come back. `None` stands
+        // for Warren's text.
         let states = [
             ("before Warren's text takes the link's place", Some(&original), None, &original),
             ("after that", None, Some(&original), &original),

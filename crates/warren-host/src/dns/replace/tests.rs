@@ -84,7 +84,8 @@ fn file_that_is_written_in_place_after_the_look_stays() {
 #[test]
 fn newest_object_stays_if_another_program_is_faster_twice() {
     let place = Place::with(&link("newer"));
-    // As if another program's newest file had replaced Warren's before Warren could put the newer link back.
+    // This stands for another program's newest file that has replaced Warren's before Warren could put the
+    // newer link back.
     fs::write(beside(&place.path), "newest").unwrap();
 
     assert!(!exchange(&place.path, &link("seen"), &file("ours")).unwrap());

@@ -34,8 +34,8 @@ pub(super) const COMMANDS: [&str; 19] = [
     "insert", "list", "monitor", "redefine", "rename", "replace", "reset", "table", "undefine",
 ];
 
-/// The words of Warren's rules. A rule with a new word needs it here: until then the helper refuses the table and
-/// names the word.
+/// The words of Warren's rules. If a rule uses a new word, add the word here. Until then, the helper refuses the
+/// table and names the word.
 pub(super) const WORDS: &[&str] = &[
     "accept",
     "ack",

@@ -1,14 +1,14 @@
 //! A congestion controller for tunnels, which carry flows that have a congestion control of their own.
 //!
-//! Random loss is the inner flows' business and never shrinks the window. A queue at the bottleneck does: when the round-trip
-//! time of whole rounds rises, the window shrinks to what the path holds without a queue. Packets then wait in the tunnel's
-//! own queue, where flows are kept apart. A queue that stays although this connection feeds it less belongs to another flow, and
-//! so do queues at much lower rates than before. The window then returns to what it was before this was known, and grows by a
-//! twentieth a round trip until the queue overflows. From then on, CUBIC (RFC 9438) competes for a fair share, and losses count
-//! while the queue is full. CUBIC also answers losses that come only while the queue is near its longest. Afterwards, the window
-//! grows slowly for a while, so that a rival that has lost packets gets its share again. Whatever the queue, losses also count if
-//! the path loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Nothing can be learnt from
-//! such a queue, so CUBIC answers the marks.
+//! Random loss never shrinks the window, because the inner flows react to it themselves. A queue at the bottleneck does shrink it.
+//! When the round-trip time of whole rounds rises, the window shrinks to the bytes that the path holds without a queue. Packets
+//! then wait in the tunnel's own queue, where flows are kept apart. A queue belongs to another flow if it stays although this
+//! connection sends less, or if the rate is much lower than at earlier queues. The window then returns to its size before the
+//! test, and grows by a twentieth a round trip until the queue overflows. From then on, CUBIC (RFC 9438) competes for a fair
+//! share, and losses count while the queue is full. CUBIC also answers losses that come only while the queue is near its longest.
+//! Afterwards, the window grows slowly for a while, so that a rival that has lost packets gets its share again. Losses always
+//! count if the path loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Such a queue
+//! shows nothing about other flows, so CUBIC answers the marks.
 
 use std::{
     any::Any,
@@ -36,7 +36,7 @@ use crate::stats::ControllerState;
 
 /// Queueing delay that is always tolerated: more than the peer's acknowledgement delay (5 ms) and the jitter of timers.
 const MIN_QUEUE: Duration = Duration::from_millis(7);
-/// A shorter queueing delay is noise of the timers, and no queue.
+/// A shorter queueing delay is noise of the timers and does not show a queue.
 const LEAST_QUEUE: Duration = Duration::from_millis(1);
 /// On a long path, a queueing delay of an eighth of the round-trip time is tolerated.
 const QUEUE_SHARE: u32 = 8;
@@ -57,7 +57,7 @@ const SLOW_ACCELERATION: u64 = 128;
 /// The window stops growing at this many times the bytes that a round delivers.
 const UNFILLED: u64 = 4;
 
-/// A window is smaller for a verdict if it is at most this share of what it was.
+/// For a verdict, a window counts as smaller if it is at most this share of the previous window.
 const SMALLER: f64 = 0.95;
 /// Rounds with a queue and a smaller window after which the controller decides whose queue it is.
 const ROUNDS_BEFORE_VERDICT: u32 = 3;
@@ -70,7 +70,8 @@ const DRAIN_ROUNDS: u32 = 3;
 /// belongs to a rival flow if the round-trip time falls by less than this share of that amount.
 const OWN_SHARE: f64 = 0.7;
 
-/// Slow start keeps at most this share of its window. Its packets in flight left when the window was smaller.
+/// At its end, slow start keeps at most this share of its window, because the packets in flight left when the
+/// window was smaller.
 const SLOW_START_LEFT: f64 = 0.7;
 /// The last few acknowledgements show a queue if they arrived over at least this share of the round-trip time.
 const RECENT_SHARE: u32 = 8;
@@ -92,12 +93,13 @@ pub(super) struct Adaptive {
     usual_loss: UsualLoss,
     /// Rounds in a row that lost much more than usual.
     lossy_rounds: u32,
-    /// The window at which there was a queue or an overflow last.
+    /// The window at the latest queue or overflow.
     limit: u64,
     rivals: Rivals,
-    /// The window of slow start or of a competition, while it is not known whose queue has followed it.
+    /// The last window of slow start or of a competition, while it is not known whose queue followed.
     unjudged: Option<u64>,
-    /// Rounds left whose packets slow start has sent. They say nothing about the window that followed it.
+    /// Remaining rounds whose packets slow start has sent. They say nothing about the window after slow
+    /// start.
     overshot_rounds: u32,
     /// When the window was last cut. Losses of packets that left earlier belong to that cut.
     last_cut: Option<Instant>,
@@ -115,7 +117,8 @@ enum Phase {
         /// The queue of the last rounds, while there is one.
         queue: Option<Queue>,
     },
-    /// The window is a little less than the path holds without a queue, to find out whether the loss falls with it.
+    /// The window is a little smaller than the path's capacity without a queue. This shows whether the loss falls
+    /// with the window.
     Draining {
         /// The share of packets that was lost before.
         loss: f64,
@@ -134,10 +137,10 @@ enum Phase {
 /// A queue whose owner is not known yet. The connection's own queue shrinks with its window.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
-    /// Rounds in a row with a smaller window, and rounds that waited for one.
+    /// Rounds in a row with a smaller window, and rounds that waited for a smaller window.
     rounds: u32,
     waited: usize,
-    /// The window and the round-trip time when it was first seen.
+    /// The window and the round-trip time when the queue was first seen.
     window: u64,
     rtt: Duration,
     /// The previous round's window, which caused this round's round-trip time.
@@ -145,10 +148,11 @@ struct Queue {
 }
 
 impl Queue {
-    /// Whether somebody else fills the queue too: the round-trip time fell clearly less than the smaller window would have
-    /// made it fall.
+    /// Whether another flow fills the queue too. If so, the round-trip time fell clearly less than the smaller window
+    /// should have made it fall.
     fn is_rivals(&self, rtt: Duration, base: Duration) -> bool {
-        // The path's rate stays, so the round-trip time of a queue that is ours alone is proportional to the window.
+        // The path's rate stays the same. So if only this connection fills the queue, the round-trip time is
+        // proportional to the window.
         let alone = self.rtt.mul_f64(self.last_window as f64 / self.window.max(1) as f64).max(base);
         self.rtt.saturating_sub(rtt) < self.rtt.saturating_sub(alone).mul_f64(OWN_SHARE)
     }
@@ -252,7 +256,7 @@ impl Adaptive {
         let has_queue = round.was_limited && queue > self.allowed_queue();
         if self.overshot_rounds > 0 {
             self.overshot_rounds -= 1;
-            // Slow start's bursts came in at a rate that the path may not have.
+            // The bursts of slow start may have arrived at a higher rate than the path has.
             self.rounds.forget_rates();
             return;
         }
@@ -265,7 +269,8 @@ impl Adaptive {
             }
             Phase::SlowStart if has_queue => self.end_slow_start(now),
             Phase::SlowStart => {
-                // The window grows in `on_ack`. Here it only loses the part that was never filled, down to the initial window.
+                // The window grows in `on_ack`. Here it only loses the part that was never used, but does not fall below the
+                // initial window.
                 self.window = self.window.min(self.most(&round)).max(self.initial_window.min(self.window));
             }
             Phase::Bounded { .. } if has_queue => self.answer_queue(now, &round),
@@ -275,14 +280,15 @@ impl Adaptive {
         }
     }
 
-    /// Ends slow start at a queue, with what the path carries. The queue shows a round trip late, and the window has doubled since.
+    /// Ends slow start at a queue. The window becomes what the path carries, because the queue shows only after a round trip, in
+    /// which the window has doubled.
     fn end_slow_start(&mut self, now: Instant) {
         self.overshot_rounds = OVERSHOT_ROUNDS;
         let carried = self.rounds.carried_lately_in(self.base() + self.allowed_queue() / 2);
         let most = scaled(self.window, SLOW_START_LEFT);
         self.unjudged = Some(most);
-        // A path that has become longer shows a queue too, and its rate is no measure of a window that was never filled. If the queue
-        // is real, the next rounds shrink the window further.
+        // A path that has become longer seems to have a queue too. If the window was never filled, the measured rate does not show
+        // what the path carries. If the queue is real, the next rounds shrink the window further.
         let least = self.initial_window.min(self.window);
         self.bound(now, carried.map_or(most, |carried| carried.min(most)).max(least));
         self.limit = self.window;
@@ -320,7 +326,8 @@ impl Adaptive {
     fn shrink_to_judge(&mut self, now: Instant, round: &Round, seen: Queue) {
         let used = self.used(round);
         self.cut(now, round);
-        // A rate that has just fallen still counts as the path's for a few rounds, and keeps the window. Nothing can be learnt from them.
+        // If the path's rate has just fallen, the old rate still counts for a few rounds and keeps the window large. These rounds show
+        // nothing.
         let is_smaller = seen.rounds > 0 || self.window < scaled(used, SMALLER);
         let Phase::Bounded { queue, .. } = &mut self.phase else { return };
         // The first window and round-trip time stay: the verdict compares with them.
@@ -341,7 +348,7 @@ impl Adaptive {
     fn grow(&mut self, now: Instant, round: &Round) {
         let (most, filled_path, first_step) = (self.most(round), self.filled_path(), self.first_step(now));
         let may_recover = self.rivals.may_recover(now);
-        // Whoever had a queue has none any more.
+        // The queue is gone, whoever filled it.
         if self.queue_of(round.least_rtt) <= self.allowed_queue() {
             self.unjudged = None;
         }
@@ -350,14 +357,16 @@ impl Adaptive {
         if !round.was_limited || self.window >= most {
             return;
         }
-        // The window fills the path at least, unless that overflows its queue.
+        // The window becomes at least large enough to fill the path, unless that would overflow the path's
+        // queue.
         let least = if may_recover { filled_path.min(scaled(self.limit, CUT)) } else { filled_path };
         self.window = (self.window + *step).max(least);
         let next = if may_recover { *step + *step / SLOW_ACCELERATION } else { *step * 2 };
         *step = next.min(self.window / GROWTH_SHARE).max(first_step);
     }
 
-    /// A larger window would never be filled, and so would say nothing about the path.
+    /// The largest useful window. A larger one would never be filled, so it would show nothing about the
+    /// path.
     fn most(&self, round: &Round) -> u64 {
         UNFILLED.saturating_mul(round.bytes).max(self.filled_path())
     }
@@ -406,7 +415,7 @@ impl Adaptive {
         self.lossy_rounds = 0;
         // If this connection's packets caused the loss, the loss falls with the window.
         let is_own = loss < usual / 2.0;
-        // Otherwise it is the path's usual loss, and is not judged again.
+        // If they did not cause it, this is the path's usual loss, which is not judged again.
         if !is_own {
             self.usual_loss.set(usual);
         }
@@ -419,8 +428,8 @@ impl Adaptive {
         self.window.min(round.in_flight.max(self.filled_path()))
     }
 
-    /// Shrinks the window by what waits in the queue, but not by too much at a time: a longer round-trip time may have other
-    /// causes.
+    /// Shrinks the window by the bytes that wait in the queue, but not by too much at a time, because a longer round-trip
+    /// time may have other causes.
     fn cut(&mut self, now: Instant, round: &Round) {
         let used = self.used(round);
         self.limit = used;
@@ -452,7 +461,7 @@ impl Adaptive {
         self.phase = Phase::Competing(competition);
     }
 
-    /// Answers a loss or a mark that is congestion as CUBIC does, and lets CUBIC go on.
+    /// Answers congestion (a loss or a mark) as CUBIC does. From then on, CUBIC sets the window.
     fn give_way(&mut self, now: Instant, cause: Cause) {
         (self.last_cut, self.limit) = (Some(now), self.window);
         self.unjudged = None;
@@ -580,8 +589,8 @@ impl Controller for Adaptive {
             }
             Phase::SlowStart if is_long => self.end_slow_start(now),
             Phase::Bounded { .. } if overflows && is_recent => {
-                // After the window has shrunk, a second overflow by chance is unlikely within so few rounds. So the first one
-                // only cuts the window.
+                // The first overflow only cuts the window. Within so few rounds after a cut, a second overflow is unlikely to
+                // be chance.
                 if self.full_queue.answered() {
                     return self.give_way(now, Cause::Overflow);
                 }

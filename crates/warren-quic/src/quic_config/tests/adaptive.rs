@@ -9,7 +9,7 @@ use super::native::{self, Native};
 use super::world::{Bottleneck, CLIENT, Configs, EXIT, World, settings};
 use crate::settings::{Congestion, TransportSettings};
 
-/// Bytes a second of the link: 40 Mbit/s.
+/// Bytes per second of the link: 40 Mbit/s.
 const RATE: u32 = 5_000_000;
 const PACKET: usize = 1_300;
 /// Packets that the client offers each millisecond: more than twice the rate.
@@ -202,7 +202,8 @@ fn pour(world: &mut World, time: Duration) {
     }
 }
 
-/// The shares of the tunnel and of a native flow on a link of 200 Mbit/s and 30 ms. The native flow begins so many milliseconds later.
+/// The shares of the tunnel and of a native flow on a link of 200 Mbit/s and 30 ms. The native flow begins `later` milliseconds after
+/// the tunnel.
 fn shares(congestion: Congestion, queue: u64, later: u64) -> (f64, f64) {
     const RATE: u32 = 25_000_000;
     let mut world = connected_over(congestion, 15);

@@ -1,4 +1,4 @@
-//! What a connection keeps, and for how long, for a peer that sends and acknowledges nothing.
+//! How much a connection keeps for a peer that sends but acknowledges nothing, and for how long.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn deaf() -> World {
     world
 }
 
-/// How many packets the exit sends while a side sends `count` of them, eight in a millisecond.
+/// How many packets the exit sends while a side sends `count` packets, eight in each millisecond.
 fn sent_by_exit(world: &mut World, count: usize, side: usize) -> u64 {
     let before = world.sent_by_exit();
     for _ in 0..count {
@@ -38,13 +38,16 @@ fn an_exit_neither_goes_on_acknowledging_to_a_client_that_answers_nothing_nor_ke
     let mut lasted = Duration::ZERO;
     while !world.lost().1 {
         lasted += Duration::from_secs(5);
-        assert!(lasted < 3 * settings().idle_timeout, "the connection of a client that answers nothing");
+        assert!(
+            lasted < 3 * settings().idle_timeout,
+            "the connection of a client that acknowledges nothing is kept"
+        );
         world.run(Duration::from_secs(5), None);
         world.speak(CLIENT, &[100]);
     }
     assert!(
         lasted > settings().idle_timeout,
-        "ended after {lasted:?}, when an honest client might be there yet"
+        "the connection ended after {lasted:?}, when an honest client may still be there"
     );
 }
 

@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{settings::Congestion, stats::ControllerState};
 
-/// Bytes a second of the link: 40 Mbit/s.
+/// Bytes per second of the link: 40 Mbit/s.
 const RATE: u32 = 5_000_000;
 /// Packets that the client offers each millisecond: more than twice the rate.
 const OFFERED: [usize; 8] = [1_300; 8];
 const MS: Duration = Duration::from_millis(1);
 
-/// What became of a client that offers more than the link carries.
+/// The results of a client that offers more than the link carries.
 struct Outcome {
     /// Share of the link that its packets used.
     share: f64,
@@ -26,7 +26,7 @@ struct Outcome {
     /// Packets that the full queue dropped.
     overflowed: u64,
     states: Vec<ControllerState>,
-    /// Cuts of the window by more than a tenth that come within a round trip of the one before.
+    /// Cuts of the window by more than a tenth that come within a round trip after the previous one.
     hasty_cuts: u32,
 }
 
@@ -87,7 +87,7 @@ fn marks_lower_the_rate_once_a_round_before_a_packet_is_lost() {
     assert_eq!((overflowed, hasty_cuts), (0, 0));
     assert!(states.contains(&ControllerState::Marked), "{states:?}");
     assert!(world.congested > 0);
-    // The control: without marks the queue is longer, and the controller shortens it itself.
+    // The control: without marks, the queue is longer until the controller shortens it.
     let mut world = linked(EcnPath::Keeps, None);
     let outcome = flooded(&mut world);
     assert!(!outcome.states.contains(&ControllerState::Marked), "{:?}", outcome.states);
@@ -106,7 +106,7 @@ fn a_path_that_clears_or_changes_marks_is_used_without_them() {
         assert!(!states.contains(&ControllerState::Marked), "{ecn:?}: {states:?}");
         assert_eq!(world.lost(), (false, false));
     }
-    // The control: marks stay where the path leaves them alone.
+    // The control: packets are still marked if the path leaves marks alone.
     let mut world = linked(EcnPath::Keeps, None);
     let marked = world.marked;
     flood(&mut world, 100, |_| {});

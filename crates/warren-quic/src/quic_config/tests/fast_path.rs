@@ -1,5 +1,5 @@
-//! The fork's fast paths for bursts of datagrams, one for sending and one for receiving. Whatever the wire does to a packet,
-//! they deliver what the general path delivers.
+//! The fork's fast paths for bursts of datagrams, one for sending and one for receiving. They deliver the same as the
+//! general path, whatever the wire does to a packet.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 use std::{
@@ -25,7 +25,7 @@ enum Fate {
     Arrives,
     Lost,
     Twice,
-    /// One byte of it is changed: the one at this share of its length, in 256ths.
+    /// One byte of the packet is changed. The number is the byte's position in 256ths of the packet's length.
     Forged(u8),
     /// It arrives after the next packet.
     Late,
@@ -70,14 +70,15 @@ proptest! {
         }
         pair.settle();
         prop_assert!(!pair.is_lost, "the connection ended");
-        // The general path handles only what the fast path gives back: packets with other frames, and forged ones.
+        // The general path handles only the packets that the fast path gives back: forged ones, and those with
+        // other frames.
         prop_assert!(pair.short > 0);
         let mut delivered = pair.delivered.clone();
         delivered.sort();
         let count = delivered.len();
         delivered.dedup();
         prop_assert_eq!(delivered.len(), count, "a datagram came twice");
-        prop_assert!(delivered.iter().all(|data| sent.binary_search(data).is_ok()), "one that was not sent");
+        prop_assert!(delivered.iter().all(|data| sent.binary_search(data).is_ok()), "a datagram arrived that was not sent");
         // A packet may hold several datagrams, so the missing ones are not counted. Where the wire did no harm, none may be
         // missing.
         if pair.harmed == 0 {
@@ -99,7 +100,7 @@ fn a_long_run_crosses_key_updates() {
     }
     pair.settle();
     assert_eq!(pair.delivered.len(), 200 * 40);
-    assert!(pair.short > 7_000, "{} of 8000 packets went the short way", pair.short);
+    assert!(pair.short > 7_000, "{} of 8000 packets took the fast path", pair.short);
 }
 
 pub(super) struct Pair {
@@ -149,7 +150,7 @@ impl Pair {
         }
     }
 
-    /// Carries what both sides have to send until neither has anything more.
+    /// Carries packets until neither side has anything more to send.
     fn exchange(&mut self, fates: &mut impl Iterator<Item = Fate>) {
         self.now += Duration::from_millis(1);
         let mut quiet = 0;
@@ -190,7 +191,8 @@ impl Pair {
                 }
                 Fate::Forged(share) => {
                     self.harmed += 1;
-                    // Not the first byte. A packet with a changed connection ID belongs to nobody.
+                    // The first byte is never changed. A packet with a changed connection ID belongs to no
+                    // connection.
                     let index = (usize::from(share) * packet.len() / 256).max(1);
                     packet[index] ^= 1 << (share % 8);
                     self.deliver(1 - from, &packet);

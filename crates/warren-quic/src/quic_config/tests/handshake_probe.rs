@@ -1,4 +1,4 @@
-//! A probe of the handshake that falls due just as the rest of the exit's flight comes in (patch `handshake-probe-keys`).
+//! A handshake's probe that is due just when the rest of the exit's flight arrives (patch `handshake-probe-keys`).
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 use std::time::Duration;
@@ -8,8 +8,8 @@ use super::{
     world::{CLIENT, EXIT},
 };
 
-/// The client answers the first part with an acknowledgement in a Handshake packet, which ends its Initial keys. It learns its
-/// 1-RTT keys from the rest, before any packet of its own is under way.
+/// The client answers the first part with an acknowledgement in a Handshake packet, and then drops its Initial keys. It gets
+/// its 1-RTT keys from the rest, before any packet of its own is under way.
 #[test]
 fn probe_that_is_due_when_the_last_flight_comes_has_keys() {
     let mut parts = 1;

@@ -37,11 +37,11 @@ fn an_idle_connection_sends_nothing_twice_when_an_answer_takes_some_milliseconds
     };
     let steady = sent_in(&mut world, DELAY);
     let faltering = sent_in(&mut world, DELAY + Duration::from_micros(2_500));
-    assert!(faltering <= steady + 4, "{faltering} in an hour, {steady} without");
+    assert!(faltering <= steady + 4, "{faltering} in an hour, and {steady} if the answers are never slow");
 }
 
-/// Scorecard F6 and A7: an outage of 20 s ends no connection, whenever it begins, and a client that is gone is given up in
-/// time.
+/// Scorecard F6 and A7: an outage of 20 s never ends a connection, whenever the outage begins. A client that is gone is
+/// given up in time.
 #[test]
 fn an_idle_connection_outlives_a_hole_of_twenty_seconds_and_not_its_client() {
     for begins in 0..=26 {
@@ -78,11 +78,11 @@ fn a_path_that_shrank_while_nobody_spoke_is_noticed_where_a_wider_one_is_sought(
 
     world.limit = 1_500;
     world.run(Duration::from_secs(2 * 600 + 60), None);
-    assert_eq!((world.mtu(CLIENT), world.mtu(EXIT)), (1_472, 1_472), "and that it is wide again");
+    assert_eq!((world.mtu(CLIENT), world.mtu(EXIT)), (1_472, 1_472), "the path is wide again");
 }
 
-/// From a newer address, the client acknowledges packets that the exit sent to an earlier one. The exit has sent no probe on the
-/// newer path, and then gives that path up.
+/// From a newer address, the client acknowledges packets that the exit sent to an earlier address. The exit has not sent a probe
+/// on the newer path, and later gives that path up.
 #[test]
 fn a_path_that_was_gone_back_to_is_watched_as_before() {
     let mut world = World::beginning(&settings(), Configs::new(&settings()));

@@ -16,7 +16,7 @@ const RETRANSMISSION_TIMEOUT: Duration = Duration::from_millis(300);
 pub(super) struct Native {
     window: f64,
     threshold: f64,
-    /// The window at the last loss, and when it is over.
+    /// The window at the last loss, and the time at which CUBIC reaches it again.
     largest: f64,
     epoch: Option<Instant>,
     has_lost: bool,
@@ -138,7 +138,7 @@ impl Native {
         // RFC 9438 section 4.3: never less than Reno would have.
         let reno = self.threshold + 0.529 * (now - epoch).as_secs_f64() / self.rtt.as_secs_f64();
         let target = cubic.max(reno).clamp(self.window, self.window * 1.5);
-        // Until its first loss, Linux grows by a twentieth a round trip at least.
+        // Until its first loss, Linux grows by at least a twentieth per round trip.
         let least = if self.has_lost { 0.0 } else { 0.05 };
         self.window += ((target - self.window) / self.window).max(least);
     }

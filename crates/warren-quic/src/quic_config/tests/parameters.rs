@@ -1,5 +1,5 @@
-//! Transport parameters that a peer may choose, but that no honest peer chooses (RFC 9000 section 18.2). Each is valid, so
-//! that it passes the library's checks and reaches the code after them.
+//! Transport parameters that are allowed, but that an honest peer does not choose (RFC 9000 section 18.2). They pass the
+//! library's checks and reach the code after them.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 use std::{sync::Arc, time::Duration};
@@ -27,7 +27,8 @@ const ACK_DELAY_EXPONENT: u64 = 0x0a;
 const MAX_ACK_DELAY: u64 = 0x0b;
 const ACTIVE_CONNECTION_ID_LIMIT: u64 = 0x0e;
 const MAX_DATAGRAM_FRAME_SIZE: u64 = 0x20;
-/// Of draft-ietf-quic-ack-frequency, in microseconds, where `MAX_ACK_DELAY` is in milliseconds.
+/// The parameter of draft-ietf-quic-ack-frequency. It is in microseconds, whereas `MAX_ACK_DELAY` is in
+/// milliseconds.
 const MIN_ACK_DELAY: u64 = 0xff04_de1b;
 
 const LARGEST: u64 = (1 << 62) - 1;
@@ -36,7 +37,7 @@ const LARGEST: u64 = (1 << 62) - 1;
 struct Chosen(Vec<(u64, u64)>);
 
 impl Chosen {
-    /// Returns the usual parameters with the chosen ones in them, as `reader` parses them.
+    /// Replaces some of the usual parameters by the chosen ones. Returns the result as `reader` parses it.
     fn put_into(&self, usual: &TransportParameters, reader: Side) -> TransportParameters {
         let mut bytes = Vec::new();
         usual.write(&mut bytes);
@@ -61,7 +62,7 @@ impl Chosen {
     }
 }
 
-/// Appends a variable-length integer (RFC 9000 section 16) in its shortest encoding. Parameters must use no other.
+/// Appends a variable-length integer (RFC 9000 section 16) in its shortest encoding, which parameters must use.
 fn write(integer: u64, out: &mut Vec<u8>) {
     VarInt::from_u64(integer).unwrap().encode(out);
 }
@@ -118,7 +119,7 @@ fn world(liar: usize, chosen: &[(u64, u64)]) -> World {
     World::beginning(&settings, configs)
 }
 
-/// One parameter at a time, at the ends of what is valid.
+/// One parameter at a time, at the limits of its valid range.
 fn single() -> Vec<Vec<(u64, u64)>> {
     let streams = 1 << 60;
     let mut ends = vec![

@@ -21,7 +21,8 @@ fn random_loss_is_never_taken_for_a_black_hole() {
     }
 }
 
-/// The same path and packets with the library's own rule: the assertion above would see a collapse.
+/// The control: with the library's own rule, the same path and packets lead to a collapse, which the
+/// assertion above would notice.
 #[test]
 fn without_confirmation_loss_is_taken_for_a_black_hole() {
     let mut upstream = MtuDiscoveryConfig::default();
@@ -36,9 +37,9 @@ fn without_confirmation_loss_is_taken_for_a_black_hole() {
     assert!(is_taken);
 }
 
-/// Where half of all packets are lost, all eight probes of a confirmation are lost in one of 256 cases: about one run in twenty
-/// has such a case. If one overload counted as a black hole at once, each side would count about twenty. If two lost probes
-/// were enough, each side would count three.
+/// If half of all packets are lost, all eight probes of a confirmation are lost in one of 256 cases. About one run in twenty
+/// has such a case. If each overload counted as a black hole at once, each side would count about twenty black holes. If two
+/// lost probes were enough, each side would count three.
 #[test]
 fn bursts_of_overload_are_not_taken_for_black_holes() {
     let mut taken = 0;
@@ -85,7 +86,11 @@ fn a_path_that_shrank_while_nobody_spoke_is_known_soon_after_somebody_does() {
         world.run(Duration::from_secs(70), None);
         world.limit = limit;
         world.run(Duration::from_secs(70), None);
-        assert_eq!(world.mtu(CLIENT), usize::from(ETHERNET_MTU), "an idle connection need not know");
+        assert_eq!(
+            world.mtu(CLIENT),
+            usize::from(ETHERNET_MTU),
+            "an idle connection need not know the new size"
+        );
         let begun = world.now;
         world.run_until("the shrunken path is known", Duration::from_secs(60), Some(sizes), |world| {
             (limit - 30..=limit).contains(&world.mtu(CLIENT))

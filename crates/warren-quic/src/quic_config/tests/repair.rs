@@ -1,5 +1,5 @@
-//! What the fork reports about losses. Kept datagrams come back when their packets are lost. Packets that only arrive late do
-//! not count as lost once that is known.
+//! What the fork reports about losses. Kept datagrams come back when their packets are lost. If a packet is found to be only
+//! late, it no longer counts as lost.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 use std::{collections::BTreeSet, ops::Range, time::Duration};
@@ -23,7 +23,7 @@ struct Repair {
     world: World,
     /// The context of the next datagram.
     next: u64,
-    /// What came back, and how long after it was sent.
+    /// The datagrams that came back, and how long after they were sent.
     returned: Vec<(LostDatagram, Duration)>,
 }
 
@@ -96,7 +96,7 @@ impl Repair {
         self.world.loss_per_mille = before;
     }
 
-    /// The contexts of what came back.
+    /// The contexts of the datagrams that came back.
     fn contexts(&self) -> Vec<u64> {
         self.returned.iter().map(|(lost, _)| lost.context).collect()
     }
@@ -180,7 +180,8 @@ fn loss_probe_hands_out_the_two_oldest() {
             repair.step(end);
         }
     });
-    // No acknowledgement has shown a loss yet: the probe is about to leave.
+    // These two came back although no acknowledgement has shown a loss yet, because the probe is about to
+    // leave.
     assert_eq!(repair.contexts(), [0, 1]);
     assert!(repair.returned[0].1 < 2 * RTT, "{:?}", repair.returned[0].1);
     assert_eq!(repair.path().lost_packets, 0);
@@ -228,7 +229,7 @@ fn connection_that_ends_keeps_nothing() {
     repair.send_all([FULL; 30]);
     repair.lose(|repair| repair.run(Duration::from_millis(100)));
     assert!(repair.kept().bytes > 0 && !repair.returned.is_empty());
-    // Some datagrams wait to be read.
+    // Some lost datagrams are still to be read.
     let now = repair.world.now;
     repair.world.quic(CLIENT).handle_timeout(now + RTT * 20);
     repair.world.quic(CLIENT).close(now + RTT * 20, VarInt::from_u32(0), Bytes::new());
@@ -297,7 +298,7 @@ fn packets_that_come_late_are_lost_only_until_that_is_known() {
     let age = time_to_find_a_loss(&mut repair);
     assert!((RTT + window..RTT + window + ACK_DELAY).contains(&age), "{age:?}, {window:?}");
 
-    // Once the path keeps the order for some seconds, everything is as before.
+    // Once the path has kept the order for some seconds, losses are found as quickly as before.
     repair.world.late_per_mille = 0;
     repair.stream(Duration::from_secs(8));
     assert_eq!(repair.path().reordering_window, Duration::ZERO);

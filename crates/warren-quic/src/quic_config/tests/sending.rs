@@ -28,7 +28,7 @@ fn what_is_paced_leaves_in_batches_however_often_it_is_asked_for() {
     for congestion in [Congestion::Cubic, Congestion::NewReno, Congestion::Bbr3] {
         let mut world = World::connected(&TransportSettings { congestion: congestion.into(), ..settings() });
         let (batches, sent) = (world.batches, world.sent_by_client);
-        // In this time the window grows, but stays below what is offered.
+        // In this time the window grows, but stays smaller than the offered data.
         let end = world.now + Duration::from_millis(80);
         while world.now < end {
             (0..10).for_each(|_| world.speak(CLIENT, &[FULL]));

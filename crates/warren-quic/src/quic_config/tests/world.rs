@@ -48,21 +48,22 @@ pub(super) struct World {
     pub(super) loss_burst: u64,
     /// How many packets of the present burst are still to be lost.
     burst_left: u64,
-    /// What the path carries each way; without it the path is as fast as its senders.
+    /// The path's capacity each way. Without it, the path is as fast as its senders.
     pub(super) bottleneck: Option<Bottleneck>,
     /// Packets that were dropped by a full queue.
     pub(super) overflowed: u64,
-    /// The wait in the bottleneck's queue beyond which it marks packets that support ECN, and what it marked.
+    /// The bottleneck marks packets that support ECN if they wait longer than this in its queue. The second
+    /// field counts the marked packets.
     pub(super) marks_after: Option<Duration>,
     pub(super) congested: u64,
     /// What the path does to packets that support ECN.
     pub(super) ecn: EcnPath,
-    /// When the bottleneck will have sent what it has from each side.
+    /// When the bottleneck will have sent all packets that it has from each side.
     free: [Instant; 2],
     /// How many of a thousand arrive later than others, and by how much.
     pub(super) late_per_mille: u64,
     pub(super) late_by: Duration,
-    /// The most by which a packet takes longer than another one, as on Wi-Fi. The path keeps the order.
+    /// The largest difference between the travel times of two packets, as on Wi-Fi. The path keeps the order.
     pub(super) jitter: Duration,
     last_arrival: [Instant; 2],
     began: Instant,
@@ -75,7 +76,7 @@ pub(super) struct World {
     pub(super) strays: bool,
     /// Datagrams from the exit that were longer than the path carries.
     pub(super) too_long: u64,
-    /// Whether the client goes on sending however long it hears nothing.
+    /// Whether the client continues to send, no matter how long it has received nothing.
     pub(super) is_deaf: bool,
     /// UDP datagrams that were sent, and those of them with an ECN mark.
     pub(super) sent: u64,
@@ -326,7 +327,7 @@ impl World {
         self.sides[side].speak(sizes);
     }
 
-    /// Does everything that is due now, then goes on to the next moment at which something is due.
+    /// Does everything that is due now, then moves the time to the next moment at which something is due.
     pub(super) fn step(&mut self, sizes: Option<&[usize]>, end: Instant) {
         for side in [CLIENT, EXIT] {
             if let Some(sizes) = sizes {
@@ -508,7 +509,7 @@ impl World {
 }
 
 impl Side {
-    /// Passes on what the connection and its endpoint have to tell each other, and reads what arrived.
+    /// Passes events between the connection and its endpoint, and reads the received datagrams.
     fn settle(&mut self) {
         let Some((handle, quic)) = &mut self.connection else { return };
         while let Some(event) = quic.poll() {
@@ -524,7 +525,7 @@ impl Side {
         }
     }
 
-    /// Sends the next packet, as two fragments where it does not fit.
+    /// Sends the next packet, as two fragments if it does not fit into one datagram.
     fn speak(&mut self, sizes: &[usize]) {
         let Some((_, quic)) = self.connection.as_mut().filter(|_| self.is_connected) else { return };
         let size = sizes[self.sent_sizes % sizes.len()];

@@ -123,7 +123,7 @@ impl Hello {
         if list.len() == 1 { vec![list[0].into()] } else { numbers(list) }
     }
 
-    /// Makes it offer one version of TLS.
+    /// Makes the hello offer one version of TLS.
     fn set_version(&mut self, version: u16) {
         let (_, _, at) = self.extensions.iter().find(|(number, ..)| *number == SUPPORTED_VERSIONS).unwrap();
         self.bytes[at + 1..at + 3].copy_from_slice(&version.to_be_bytes());

@@ -72,7 +72,8 @@ fn who_was_charged_for_more_than_its_turn_waits_until_the_others_have_had_as_muc
     assert_eq!(popped(&mut intake, TURN * 2), two_turns);
     assert_eq!(popped(&mut intake, 1), [1]);
 
-    // A single sender is served despite its debt. The debt of a sender with an empty queue is forgotten.
+    // A single sender is served even though it used more than its turn. If its queue is empty, this is
+    // forgotten.
     intake.charge(TURN * 1_000);
     while popped(&mut intake, 1) != [199] {}
     intake.charge(TURN * 1_000);
@@ -111,7 +112,7 @@ fn many_clients_together_keep_no_more_than_all_may() {
     assert!(kept > TOTAL / 2 && kept == intake.bytes, "{kept}");
     assert!(
         (0..20).all(|number| intake.lines[&client(number)].bytes > TOTAL / 40),
-        "none lost all of its own"
+        "no client lost all of its datagrams"
     );
     let popped: u64 = std::iter::from_fn(|| intake.pop(true)).map(|batch| batch.datagrams() as u64).sum();
     assert_eq!(popped, pushed - dropped);
@@ -137,7 +138,7 @@ fn an_exit_is_behind_whose_sockets_stay_full_and_no_longer_when_all_is_dealt_wit
     intake.note(false, true, later(19));
     intake.note(true, false, later(20));
     intake.note(false, true, later(21));
-    assert!(!intake.is_behind(), "they were empty in between");
+    assert!(!intake.is_behind(), "the sockets were empty in between");
     intake.note(false, true, later(41));
     assert!(intake.is_behind());
     intake.push(QUIET, batch(0, 1));

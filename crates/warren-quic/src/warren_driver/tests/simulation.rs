@@ -1,6 +1,6 @@
-//! Whole endpoints in virtual time: clients and an exit, each a session's state machine on the driver's own connections and
-//! noq-proto. The wire loses, repeats, delays and reorders datagrams, and has a queue that overflows. Meanwhile the exit
-//! restarts, clients change their addresses, and a stranger looks for an exit. Everything follows from a seed.
+//! Whole endpoints in virtual time. Clients and an exit each run a session's state machine on the driver's own connections
+//! and noq-proto. The wire loses, repeats, delays and reorders datagrams, and has a queue that overflows. Meanwhile the
+//! exit restarts, clients change their addresses, and a stranger looks for an exit. Everything follows from a seed.
 
 mod client;
 mod exit;
@@ -133,7 +133,7 @@ fn outcomes(seeds: Range<u64>) -> BTreeMap<u64, Outcome> {
     })
 }
 
-/// How a seed's run ended, with the hash of what happened until then.
+/// How a seed's run ended, with the hash of everything that happened in it.
 fn outcome(seed: u64) -> Outcome {
     let trace = Trace::default();
     let outcome = warren_simulation::outcome(|| World::new(seed, &trace).run());
@@ -204,7 +204,7 @@ impl World {
         self.settle();
     }
 
-    /// Lets everything under way arrive or be lost, and checks what became of the kept datagrams.
+    /// Waits until everything under way has arrived or is lost, and checks what became of the kept datagrams.
     fn settle(&mut self) {
         self.next_speech = self.now + 2 * QUIET;
         self.go_on(QUIET);
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// What was heard on every connection of every client.
+    /// The number of answers on each connection of each client.
     fn heard(&self) -> Vec<u64> {
         self.clients.iter().flat_map(Client::heard).collect()
     }

@@ -1,7 +1,7 @@
 //! Both halves of repair over a model of the path, in virtual time. Everything follows from a seed.
 //!
-//! The sender does what a pump does: urgent datagrams first, then what it holds back, then the next packet. The receiver puts what
-//! arrives in order. What must hold is in `rules`.
+//! The sender does what a pump does: urgent datagrams first, then what it holds back, then the next packet. The receiver puts the
+//! datagrams in order. `rules` contains what must hold.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 mod path;
@@ -55,14 +55,14 @@ fn every_planted_bug_is_found_and_found_again_by_its_seed() {
     find_every_bug::<Bug>(SEEDS_FOR_A_BUG, |seed| outcome(|| World::new(seed).run()));
 }
 
-/// What a seed is about.
+/// The kind of path or peer that a seed tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Random loss of at most 5 %.
     Loss,
-    /// Loss just below what is too much.
+    /// Loss that is just low enough to be repaired.
     MuchLoss,
-    /// Loss that is too much to be repaired.
+    /// Loss that is too high to be repaired.
     TooMuchLoss,
     /// Nothing arrives for a second now and then.
     BlackOuts,
@@ -324,7 +324,10 @@ impl World {
         assert_eq!(counts.repaired, rules.repairs, "a repair did not leave");
         assert_eq!(order.held_datagrams, 0);
         // A datagram also counts as late if its lane has stopped waiting for it and released nothing since.
-        assert!(order.late >= rules.overtaken.0 + rules.overtaken.1, "one was overtaken and is not late");
+        assert!(
+            order.late >= rules.overtaken.0 + rules.overtaken.1,
+            "an overtaken datagram does not count as late"
+        );
         if self.kind == Kind::Loss {
             let [(unordered, unordered_lost), (ordered, ordered_lost)] =
                 [false, true].map(|is| rules.lost(is));

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Length of a bucket. A path that has become longer for good has its new base after [`BUCKETS`] of them.
+/// Length of a bucket. If a path has become longer for good, the base is right again after [`BUCKETS`] of
+/// them.
 const BUCKET: Duration = Duration::from_secs(10);
 const BUCKETS: usize = 6;
 

@@ -12,15 +12,17 @@ use crate::stats::ControllerState;
 
 /// Share of its window that CUBIC keeps after a loss (RFC 9438 section 4.6).
 pub(super) const CUBIC_CUT: f64 = 0.7;
-/// Growth per round trip until the first loss, as a share of the window. Linux's CUBIC grows as fast then, so both flows keep their
-/// shares until the queue overflows.
+/// Growth per round trip until the first loss, as a share of the window. Before its first loss, Linux's CUBIC grows at the same
+/// rate. So both flows keep their shares until the queue overflows.
 const GROWTH: f64 = 0.05;
 /// The growth is slower while the queue is shorter than this share of the round-trip time. A short queue overflows often, and would
 /// leave a rival too little.
 const LONG_QUEUE: f64 = 0.5;
-/// The window grows to this many times what it was. If no queue has overflowed by then, the path's rate may have fallen instead.
+/// The window grows to at most this many times its size before. If no queue has overflowed by then, the path's rate may have
+/// fallen instead.
 const MOST_GROWTH: u64 = 3;
-/// Rounds of a competition after which it decides whether there is a rival at all, or the path's delay only fluctuates (Wi-Fi).
+/// Rounds of a competition after which the controller decides whether there is a rival at all. It may be that the path's delay
+/// only fluctuates (Wi-Fi).
 const ROUNDS: u32 = 12;
 /// If the queueing delay moves back and forth by more than this share of itself each round, no queue causes it.
 const WANDERS: f64 = 0.15;
@@ -36,7 +38,8 @@ pub(super) enum Cause {
     Mark,
 }
 
-/// The window while the connection competes. CUBIC sets it, but until the first loss nothing shows CUBIC how much it may have.
+/// The window while the connection competes. CUBIC sets the window from the first loss on. Before that, nothing shows CUBIC
+/// how large it may be.
 #[derive(Debug)]
 pub(super) struct Competition {
     cause: Cause,
@@ -57,7 +60,8 @@ impl Competition {
         Self { cause: Cause::Rival, cubic: None, window, before: window, until, delays: Delays::default() }
     }
 
-    /// A competition with a rival that is known, or after a loss or a mark. CUBIC continues from `window`.
+    /// A competition with a known rival, or one that begins with a loss or a mark. CUBIC continues from
+    /// `window`.
     pub(super) fn continued(now: Instant, window: u64, mtu: u16, cause: Cause, until: Instant) -> Self {
         // The made-up loss cuts the larger window to `window`, and ends CUBIC's slow start at once.
         let mut cubic = cubic(now, scaled(window, 1.0 / CUBIC_CUT), mtu);
@@ -102,14 +106,16 @@ impl Competition {
         &mut **self.cubic.get_or_insert_with(|| cubic(now, self.window, mtu))
     }
 
-    /// Grows the window by a share of these acknowledged bytes. `queue` is the part of the round-trip time `rtt` that packets wait.
+    /// Grows the window by a share of these acknowledged bytes. `queue` is the part of the round-trip time `rtt` that packets spend
+    /// in the queue.
     pub(super) fn grow(&mut self, bytes: u64, queue: Duration, rtt: Duration) {
         let share = queue.as_secs_f64() / rtt.as_secs_f64().max(f64::EPSILON);
         let grown = self.window + scaled(bytes, GROWTH * (share / LONG_QUEUE).min(1.0));
         self.window = grown.min(self.most());
     }
 
-    /// Records a round with this queueing delay. Returns the path's jitter, if that alone has caused the competition.
+    /// Records a round with this queueing delay. Returns the path's jitter if the jitter alone has caused the
+    /// competition.
     pub(super) fn on_round(&mut self, queue: Duration) -> Option<Duration> {
         self.delays.add(queue);
         if self.delays.rounds < ROUNDS {
@@ -134,7 +140,8 @@ struct Delays {
     last: Duration,
     longest: Duration,
     sum: Duration,
-    /// The sums of the changes from round to round that made the delay longer, and shorter.
+    /// The sum of the changes that made the delay longer from one round to the next, and the sum of those
+    /// that made it shorter.
     rises: Duration,
     falls: Duration,
     /// Whether the window was cut since the last round.
@@ -146,7 +153,7 @@ impl Delays {
         let was_cut = std::mem::take(&mut self.was_cut);
         if self.rounds > 0 {
             self.rises += queue.saturating_sub(self.last);
-            // A cut shortens the queue, so that fall is no fluctuation.
+            // A cut shortens the queue, so this fall of the delay is not a fluctuation.
             if !was_cut {
                 self.falls += self.last.saturating_sub(queue);
             }
@@ -157,7 +164,7 @@ impl Delays {
         self.last = queue;
     }
 
-    /// Whether the delays fluctuate. Those of a queue go in one direction for longer.
+    /// Whether the delays fluctuate. The delay of a queue keeps rising or falling for longer.
     fn wander(&self) -> bool {
         2 * self.rises.min(self.falls) > self.sum.mul_f64(WANDERS)
     }

@@ -1,12 +1,12 @@
-//! The bottleneck's queue when it is full. Packets that are lost then, and not otherwise, are lost to congestion.
+//! The bottleneck's queue when it is full. If packets are lost only then, congestion is the cause.
 
 use std::time::Duration;
 
-/// A queue is near its longest from this share of it on.
+/// A queue is near its longest if it has at least this share of that length.
 const NEAR: f64 = 0.7;
 /// More bursts of the usual length than this must be lost near a full queue.
 const STRAY_BURSTS: f64 = 4.0;
-/// How many times the share of packets that is lost otherwise must be lost near a full queue.
+/// Near a full queue, the share of lost packets must be at least this many times the share at other times.
 const MORE: f64 = 3.0;
 /// Share of the counts that is left after a round.
 const LEFT: f64 = 1.0 - 1.0 / 64.0;
@@ -53,14 +53,15 @@ impl FullQueue {
         queue >= self.longest.mul_f64(NEAR)
     }
 
-    /// Counts the packets of an ACK frame or of a loss. `may_be_full`: what the acknowledgement shows of the queue.
+    /// Counts the packets of an ACK frame or of a loss. `may_be_full` says whether the queue was near its longest
+    /// according to the acknowledgement.
     pub(super) fn count(&mut self, may_be_full: bool) {
         let counts = if may_be_full { &mut self.near } else { &mut self.others };
         counts.delivered += f64::from(std::mem::take(&mut self.delivered));
         counts.lost += f64::from(std::mem::take(&mut self.lost));
     }
 
-    /// Notes a queueing delay that several acknowledgements had.
+    /// Records a queueing delay that several acknowledgements had.
     pub(super) fn note(&mut self, queue: Duration) {
         self.longest = self.longest.max(queue);
     }
@@ -75,7 +76,8 @@ impl FullQueue {
         }
     }
 
-    /// Whether clearly more packets are lost near a full queue. `burst`: how many the path usually loses in a row.
+    /// Whether clearly more packets are lost near a full queue. `burst` is the number of packets that the path
+    /// usually loses in a row.
     pub(super) fn overflows(&self, burst: f64) -> bool {
         let (near, others) = (self.near.all(), self.others.all());
         let expected = near * self.others.lost / others.max(1.0);

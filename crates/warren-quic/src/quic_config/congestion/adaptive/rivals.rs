@@ -8,25 +8,25 @@ const FIRST_COMPETITION: Duration = Duration::from_secs(5);
 const LONGEST_COMPETITION: Duration = Duration::from_secs(40);
 /// A competition that begins this soon after the last one is with the same rival, and lasts twice as long.
 const SAME_RIVAL: Duration = Duration::from_secs(10);
-/// A flow that has lost packets to a full queue needs about this long to have its share again.
+/// A flow that has lost packets to a full queue needs about this long to get its share back.
 const RECOVERY: Duration = Duration::from_secs(30);
 
 /// If queues build up while the path carries less than this share of what it carried during earlier queues, a rival takes
 /// the rest.
 const SQUEEZED: f64 = 0.8;
-/// Share of a new rate in the average, and what is left of the largest average after a queue.
+/// Share of a new rate in the average, and the share of the largest average that is left after a queue.
 const RATE_SHARE: f64 = 0.5;
 const MOST_LEFT: f64 = 1.0 - 1.0 / 1024.0;
 /// How many such queues in a row show a rival.
 const SQUEEZED_QUEUES: u32 = 4;
 
-/// What is known of other flows.
+/// The knowledge about other flows.
 #[derive(Clone, Debug)]
 pub(super) struct Rivals {
     competition: Duration,
     /// When the last competition ended, or will end.
     last_competition: Option<Instant>,
-    /// Until when another flow may need time to have its share.
+    /// The time until which another flow may still be getting its share back.
     recover_until: Option<Instant>,
     /// The rate at the last queues, averaged, and the largest such average, in bytes per second. It is forgotten slowly.
     rate: f64,

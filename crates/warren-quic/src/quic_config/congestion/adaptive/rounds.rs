@@ -184,14 +184,14 @@ impl Rounds {
         self.latest_rtt
     }
 
-    /// The longer round-trip time of the last two acknowledgements. The end of a burst may be lost to a queue that is empty again when
-    /// the next packet shows the loss.
+    /// The longer round-trip time of the last two acknowledgements. A full queue may drop the end of a burst. That queue may be empty
+    /// again when the next packet shows the loss.
     pub(super) fn longer_rtt(&self) -> Duration {
         self.recent.iter().take(2).flatten().map(|frame| frame.rtt).max().unwrap_or_default()
     }
 
-    /// The smallest round-trip time of the last few acknowledgements. `None` if they arrived within less than this time: a burst
-    /// shows only one moment.
+    /// The smallest round-trip time of the last few acknowledgements. `None` if they arrived within less than this time, because
+    /// a burst shows only one moment.
     pub(super) fn recent_rtt(&self, time: Duration) -> Option<Duration> {
         let (last, first) = (self.recent[0]?, self.recent[RECENT - 1]?);
         let is_long = last.arrived.saturating_duration_since(first.arrived) >= time;

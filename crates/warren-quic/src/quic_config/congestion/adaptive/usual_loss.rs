@@ -5,7 +5,7 @@ use super::rounds::{Round, loss_share};
 /// A round's loss is unusual if it exceeds [`UNUSUAL`] times the usual loss by more than this many bursts of the usual length.
 const STRAY_BURSTS: f64 = 4.0;
 const UNUSUAL: f64 = 3.0;
-/// Longer bursts come from a full queue, which drops the end of whatever a sender sends at once.
+/// Longer bursts come from a full queue. It drops the end of everything that a sender sends at once.
 const LONGEST_BURST: f64 = 12.0;
 /// Loss in a round that means congestion even without a queue, in addition to twice the usual loss: a policer, or a very short
 /// queue.
@@ -18,7 +18,7 @@ const LOSS_ROUNDS: f64 = 32.0;
 pub(super) struct UsualLoss {
     /// Share of packets that are lost.
     loss: f64,
-    /// Share of packets with which a burst of losses begins: packets that are lost in a row count once.
+    /// Share of packets that begin a burst of losses. Packets that are lost in a row count once.
     bursts: f64,
     /// The number of rounds in these averages.
     rounds: f64,
@@ -36,7 +36,7 @@ impl UsualLoss {
 
     /// Records that the path loses this share of packets, no matter how loaded it is.
     pub(super) fn set(&mut self, loss: f64) {
-        // Scaled with the loss, so that the usual length of a burst stays the same.
+        // The bursts are scaled with the loss, so that their usual length stays the same.
         self.bursts *= if self.loss > 0.0 { loss / self.loss } else { 0.0 };
         self.loss = loss;
     }

@@ -41,7 +41,7 @@ async fn a_client_of_tiny_datagrams_makes_nobody_else_lose_any() {
         let line = world.exit.intake.lines.get(&world.loud.sender());
         deepest_debt = line.map_or(0, |line| line.credit).min(deepest_debt);
     }
-    // The control: the loud client sent far more than was handed over, and it was charged for that.
+    // The control: the loud client sent far more than was handed over, and was charged for the rest.
     assert!(brought > world.tiny * 3, "{} of {brought}", world.tiny);
     assert!(deepest_debt < -1_000, "{deepest_debt}");
 
@@ -86,7 +86,7 @@ async fn a_connection_holds_so_many_datagrams_however_small_and_what_it_drops_is
     }
 }
 
-/// The datagrams of the one enrolled key arrive, however many other keys send.
+/// The datagrams of the one enrolled key arrive, no matter how many other keys send.
 #[tokio::test]
 async fn keys_that_are_not_enrolled_share_the_room_and_the_turns_of_one() {
     for (enrolled, loses) in [(1, false), (STRANGERS, true)] {
@@ -250,7 +250,7 @@ impl Crowd {
     }
 }
 
-/// The clients send everything that they hold, and the exit takes what one poll brings.
+/// The clients send everything that they hold, and the exit takes the results of one poll.
 async fn turn(clients: &mut [&mut Client], exit: &mut WarrenEndpoint) -> Inbox {
     let mut inbox = Inbox::new();
     poll_fn(|cx| {
@@ -329,7 +329,7 @@ fn settings() -> TransportSettings {
 }
 
 fn exit(key: &PrivateKey) -> WarrenEndpoint {
-    // Room for what arrives before the exit can know that it is behind.
+    // The socket has room for the datagrams that arrive before the exit can know that it is behind.
     let address = (Ipv4Addr::LOCALHOST, 0).into();
     let socket = bind(SocketConfig { buffer_bytes: 256 * 1024, ..SocketConfig::new(address) }).unwrap();
     WarrenEndpoint::exit(settings(), std::slice::from_ref(key), vec![socket], &[7; 32]).unwrap()

@@ -35,7 +35,7 @@ pub(super) struct Client {
     exit_key: PublicKey,
     session: ClientSession,
     links: BTreeMap<u32, Link>,
-    /// Links that the session has closed, until the exit knows.
+    /// Links that the session has closed. They stay here until the exit knows.
     fading: Vec<Link>,
     attached: BTreeSet<u32>,
     heard: BTreeMap<u32, u64>,
@@ -126,7 +126,7 @@ impl Client {
         }
     }
 
-    /// A NAT gives each of its connections another port, without telling anybody.
+    /// Gives each connection another port, as a NAT does without telling either side.
     pub(super) fn move_away(&mut self) {
         let indices: Vec<u32> = self.links.keys().copied().collect();
         for index in indices {
@@ -213,7 +213,7 @@ impl Client {
                 Event::Closed { reason, .. } => {
                     let was_attached = self.attached.contains(&index);
                     let heard_nothing = reason == CloseReason::TimedOut;
-                    assert!(!was_attached || !heard_nothing, "nobody said that it is over");
+                    assert!(!was_attached || !heard_nothing, "the end of the connection was not reported");
                     self.fading.extend(self.links.remove(&index));
                     self.session.closed(now, index, end(&reason));
                 }
@@ -239,7 +239,7 @@ impl Client {
             }
             ClientAction::Send { index, bytes } => {
                 if let Some(link) = self.links.get_mut(&index) {
-                    // A connection may have ended a moment ago; its end follows.
+                    // A connection may have ended a moment ago. The report of its end follows.
                     let _ended = link.node.stir().send_control(now, &bytes);
                 }
             }

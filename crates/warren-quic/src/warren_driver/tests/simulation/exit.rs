@@ -34,14 +34,14 @@ pub(super) struct Exit {
     random: Random,
     reset_key: [u8; 32],
     clients: Vec<PublicKey>,
-    /// What a restart finds.
+    /// The state on disk, which a restart finds.
     disk: ClientRegistry,
     life: Life,
     /// What was heard from each client. Nothing may arrive again.
     heard: BTreeSet<(usize, u64)>,
 }
 
-/// What dies with the process.
+/// The state that is lost with the process.
 struct Life {
     gate: Gate,
     endpoint: Endpoint,
@@ -92,7 +92,7 @@ impl Exit {
         self.life.connections.values().for_each(|node| node.settle(&is_heard));
     }
 
-    /// Dies without a word; another process takes over with what the disk has.
+    /// Kills the exit without any notice. Another process starts with the state on disk.
     pub(super) fn restart(&mut self, now: Instant) {
         if is_planted(Bug::ResetKeyLost) {
             self.reset_key = self.random.bytes();

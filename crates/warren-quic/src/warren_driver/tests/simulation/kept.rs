@@ -1,4 +1,4 @@
-//! What a connection keeps until it is acknowledged, and what became of it.
+//! The datagrams that a connection keeps until they are acknowledged, and what became of them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Ledger(BTreeMap<u64, (Speech, Bytes)>);
 impl Ledger {
     /// The context for a datagram. `None` for every other datagram, which is not kept.
     pub(super) fn context(speech: Speech) -> Option<u64> {
-        // Neighbours differ in all bits.
+        // Contexts of consecutive datagrams differ in many bits.
         speech.number.is_multiple_of(2).then(|| speech.number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 

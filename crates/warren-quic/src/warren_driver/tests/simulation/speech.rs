@@ -34,7 +34,7 @@ impl Speech {
         speech
     }
 
-    /// Whether it and the next one are to be sent together.
+    /// Whether this datagram and the next one should be sent together.
     pub(super) fn is_in_burst(self) -> bool {
         self.number % BURST_OF < BURST
     }

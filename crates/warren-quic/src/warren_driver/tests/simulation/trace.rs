@@ -1,9 +1,9 @@
-//! A hash of what became of a seed.
+//! A hash of the run that a seed produced.
 
 use std::{cell::Cell, rc::Rc};
 
-/// A hash of everything that was sent, when, to whom, and what became of it. What is left to chance in a run (TLS's
-/// keys, connection IDs) changes the bytes on the wire and must change nothing here.
+/// A hash of everything that was sent: when, to whom, and what became of it. TLS's keys and connection IDs are
+/// random in each run. They change the bytes on the wire, but must not change this hash.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trace(Rc<Cell<u64>>);
 

@@ -1,4 +1,5 @@
-//! The wire: the datagrams under way, what the wire does to them, and what a stranger can do with those that he saw.
+//! The wire: the datagrams under way, what the wire does to them, and what a stranger can do with the datagrams that
+//! it saw.
 
 use std::{
     cmp::Reverse,
@@ -30,7 +31,7 @@ pub(super) struct Wire {
     sent: u64,
     lost_per_mille: u64,
     repeated_per_mille: u64,
-    /// Most milliseconds by which a datagram comes later than others.
+    /// Maximum delay of a datagram compared with others, in milliseconds.
     jitter: u64,
     /// The narrowest link, to the exit and from it.
     bottleneck: Option<Bottleneck>,
@@ -46,7 +47,7 @@ pub(super) struct Wire {
     initials: Vec<Vec<u8>>,
 }
 
-/// A link with a rate, which drops what its full queue has no room for.
+/// A link with a rate. When its queue is full, it drops datagrams.
 struct Bottleneck {
     bytes_per_second: u32,
     /// How long a datagram may wait at most.
@@ -79,7 +80,7 @@ impl Wire {
         }
     }
 
-    /// From now on nothing is lost, repeated, late or in a queue.
+    /// From now on, the wire does not lose, repeat, delay or queue anything.
     pub(super) fn is_kind(&mut self) {
         (self.lost_per_mille, self.repeated_per_mille, self.jitter) = (0, 0, 0);
         self.bottleneck = None;

@@ -1,4 +1,5 @@
-//! A model of the transport and the path: it loses, delays and reorders, has a rate and a queue, and returns what it thinks lost.
+//! A model of the transport and the path. It loses, delays and reorders datagrams, and has a rate and a queue. It returns the
+//! datagrams that it considers lost.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,7 +23,7 @@ pub(super) struct Traits {
     /// Packets that come later than others, and by how much.
     pub late_per_mille: u64,
     pub late_by: Duration,
-    /// One way, without a queue.
+    /// The time for one way, without waiting in the queue.
     pub delay: Duration,
     pub bytes_per_second: u32,
     /// How long a packet may wait for the link.

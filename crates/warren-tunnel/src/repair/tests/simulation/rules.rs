@@ -30,7 +30,7 @@ pub(super) struct Rules {
     sent: BTreeMap<Key, Numbered>,
     /// Where each packet's datagram is.
     places: BTreeMap<u64, Key>,
-    /// The number that each lane has to give next.
+    /// The number that each lane must give out next.
     next: BTreeMap<usize, u32>,
     /// Copies that must leave, and the latest time for each.
     copies: BTreeMap<Key, Instant>,
@@ -85,7 +85,7 @@ impl Rules {
             self.sent.insert(key, Numbered { datagram: whole, first_sent: now, times_sent: 1 });
             return;
         }
-        let sent = self.sent.get_mut(&key).unwrap_or_else(|| panic!("{key:?} left out a number"));
+        let sent = self.sent.get_mut(&key).unwrap_or_else(|| panic!("{key:?} skips a number"));
         assert_eq!(sent.datagram, whole, "{key:?} has two datagrams");
         sent.times_sent += 1;
         self.repair_bytes += whole.len() as f64;
@@ -130,7 +130,7 @@ impl Rules {
     pub(super) fn check_time(&self, now: Instant) {
         let overdue = |due: &BTreeMap<Key, Instant>| due.values().any(|due| *due < now);
         assert!(!overdue(&self.copies), "the last repair was not sent again");
-        assert!(!overdue(&self.words), "nobody was told of what was given up");
+        assert!(!overdue(&self.words), "the peer was not told of a datagram that was given up");
     }
 
     /// A datagram arrives for the first time at the other side, which may hold it.
