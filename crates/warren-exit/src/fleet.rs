@@ -424,7 +424,10 @@ impl Fleet {
         self.revision = revision;
         let was_reachable = self.is_reachable();
         self.follows = true;
-        self.say(ExitMessage::Applied { revision: self.revision }, sessions);
+        if !is_old {
+            // Otherwise the link would compare the store with its old copy, and tell only what differs from that.
+            self.say(ExitMessage::Applied { revision: self.revision }, sessions);
+        }
         if !was_reachable && self.is_reachable() {
             sessions.store_answers();
         }

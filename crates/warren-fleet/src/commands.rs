@@ -8,7 +8,7 @@ mod files;
 mod join;
 mod leave;
 mod offline;
-mod recover;
+pub(crate) mod recover;
 mod roster;
 mod status;
 mod ticket;

@@ -34,7 +34,7 @@ pub(crate) enum Key {
     Drain(ExitId),
     /// `wr/ID`: the latest transaction of an exit's link.
     Written(ExitId),
-    /// `po/ID`: written with each heartbeat, and without a lease.
+    /// `po/ID`: written with each heartbeat and with sessions' records, and without a lease.
     Position(ExitId),
     /// `ro`: the signed roster.
     Roster,
@@ -135,6 +135,11 @@ impl Keys {
     /// The prefix of the keys of all exits' positions.
     pub(crate) fn positions(&self) -> String {
         format!("{}po/", self.prefix)
+    }
+
+    /// The key that says which copies have come back since a recovery, see [`crate::returned`].
+    pub(crate) fn returned(&self) -> String {
+        format!("{}rt", self.prefix)
     }
 
     /// The key that exists while `warren fleet init` is under way.

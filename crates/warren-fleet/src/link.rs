@@ -377,13 +377,21 @@ impl Link {
         self.requests.lose();
         let contents = read(&self.keys, Some(&self.me), pairs);
         let (roster, drains) = (self.copy.roster().map(<[u8]>::to_vec), self.copy.drains());
+        // The revisions of a store that was recovered from an old backup count on from there. The exit takes lower ones only with a full
+        // copy. An exit that has not confirmed the copy that it got keeps its own, which may be newer.
+        let is_set_back = revision < self.copy.revision();
+        let is_unsure = |exit: &Exit| is_set_back || exit.whole.is_some_and(|whole| exit.applied < whole);
         let changes = self.copy.replace(revision, contents.rows, contents.others);
-        self.sessions.replace(contents.sessions);
+        self.sessions.replace(&self.me, contents.sessions);
         self.sessions.send_all_again();
         self.exits.replace(contents.members, contents.heartbeats);
         self.exits.replace_removed(contents.removed);
         match &mut self.exit {
             Some(Exit { whole: Some(_), .. }) if is_planted(Bug::CompactionIgnored) => {}
+            Some(exit) if is_unsure(exit) => {
+                exit.whole = None;
+                self.send_whole();
+            }
             Some(Exit { whole: Some(_), told, .. }) => {
                 // The exit confirms only changes that it is told.
                 if !changes.is_empty() {
@@ -505,9 +513,15 @@ impl Link {
         if !self.is_up() || self.exit.is_none() || !self.sessions.has_unsent() {
             return None;
         }
-        let (batch, lost) = self.sessions.batch(&self.me, &self.keys, now);
+        let (mut batch, lost) = self.sessions.batch(&self.me, &self.keys, now);
         self.out.extend(lost);
-        (!batch.sessions.is_empty()).then_some(batch)
+        if batch.sessions.is_empty() {
+            return None;
+        }
+        // By its own latest write, this link notices a store that has lost it.
+        let position = self.keys.name(&Key::Position(self.me.clone()));
+        batch.operations.insert(position, Some(self.process.clone().into()));
+        Some(batch)
     }
 
     pub(crate) fn sessions_stored(&mut self, batch: &SessionBatch, now: Instant) {
@@ -551,6 +565,11 @@ impl Link {
             transaction.then.insert(member, serde_json::to_vec(&exit.member).ok());
         }
         Some((transaction, name))
+    }
+
+    /// The epoch of the store, as the store has said it last.
+    pub(crate) fn epoch(&self) -> Option<u64> {
+        self.meta.as_ref().map(|meta| meta.epoch)
     }
 
     pub(crate) fn is_up(&self) -> bool {

@@ -20,9 +20,12 @@ mod once;
 mod planted;
 mod recovery;
 mod requests;
+mod returned;
 mod rows;
 mod run;
 mod sessions;
+#[cfg(test)]
+mod simulation;
 mod snapshot;
 mod store;
 mod transaction;

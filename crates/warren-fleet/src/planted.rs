@@ -20,6 +20,12 @@ warren_simulation::planted_bugs! {
     RecordsWithoutPace,
     /// A recovery brings back no removed keys.
     TombstoneForgotten,
+    /// A link does not notice that the store was restored from an old backup.
+    RestoreUnnoticed,
+    /// A link that comes back after a recovery adds no clients that only its copy knows.
+    NewsForgotten,
+    /// Invitations that only one copy has are open again before all exits have come back.
+    ReopenedTooEarly,
 }
 
 /// Ends the command as SIGKILL would, if the test that runs it names this step. Only builds with debug assertions do this.

@@ -98,7 +98,7 @@ impl Basis {
         Self {
             age: Age::Same,
             revision: copy.revision,
-            known: recovery.map(|recovery| recovery.revision),
+            known: recovery.map(|recovery| recovery.revision).filter(|_| !is_planted(Bug::NewsForgotten)),
             before: store,
             recovered: found.began,
             is_restored: true,
@@ -117,6 +117,11 @@ impl Basis {
     /// Whether the store cannot know the change at this revision of the copy.
     pub(crate) fn is_news(&self, modified: i64) -> bool {
         self.known.is_some_and(|known| modified > known)
+    }
+
+    /// Whether the store may have lost a row of the copy's: the store has not known it since the backup, nor since the recovery.
+    pub(crate) fn may_be_lost(&self, modified: i64) -> bool {
+        self.is_news(modified) && modified > self.before
     }
 
     /// Whether the copy's row is newer than the store's.
@@ -196,7 +201,8 @@ pub(crate) fn clients(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<RowCha
                     basis.wins(row.modified, modified(store, id))
                         && (is_used(&row.content) || !is_used(&store.content(id)))
                 }
-                // The invitation may have been withdrawn.
+                // The invitation may have been withdrawn. Rows that only a link's copy has wait until all links are back
+                // (`crate::returned`).
                 false => basis.is_newer,
             };
             is_wanted.then(|| row.content.clone())
@@ -228,6 +234,11 @@ fn invitation_of(row: &RowChange) -> Option<&Invitation> {
         RowChange::Invitation { invitation, .. } => invitation.as_ref(),
         RowChange::Client { .. } | RowChange::Removed { .. } => None,
     }
+}
+
+/// Whether the row is an invitation that nobody has used.
+pub(crate) fn is_open_invitation(row: &RowChange) -> bool {
+    invitation_of(row).is_some_and(|invitation| invitation.used_by.is_none())
 }
 
 fn is_used(row: &RowChange) -> bool {
@@ -319,4 +330,4 @@ pub(crate) fn removed_exits(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -294,7 +294,15 @@ impl Runner {
                 self.is_live = true;
                 self.due.save = now;
             }
-            FromStore::Events { revision, pairs } => self.link.events(revision, &pairs, clock::now()),
+            FromStore::Events { revision, pairs } => {
+                self.link.events(revision, &pairs, clock::now());
+                // This link has used a restored store without noticing it. Another exit has noticed, and an operator has recovered the store.
+                if self.link.epoch() != self.known.as_ref().map(|(meta, _)| meta.epoch) {
+                    tracing::warn!("the store was recovered; connecting again");
+                    self.must_read_all();
+                    self.lost("the store was recovered".to_owned(), Some(Duration::ZERO));
+                }
+            }
             FromStore::NewLease => self.link.has_new_lease(),
             FromStore::Sessions { batch, outcome } => self.recorded(&batch, outcome, now),
             FromStore::Compacted => {

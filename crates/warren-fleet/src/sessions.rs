@@ -100,7 +100,7 @@ impl Own {
 #[derive(Debug, Default)]
 pub(crate) struct SessionBatch {
     pub(crate) expected: BTreeMap<String, Expected>,
-    /// A record's new value, or `None` to delete it.
+    /// A record's new value, or `None` to delete it; and the link's position.
     pub(crate) operations: BTreeMap<String, Option<Vec<u8>>>,
     /// The sessions, each with the number of its latest change.
     pub(crate) sessions: Vec<(PublicKey, u64)>,
@@ -145,8 +145,18 @@ impl Sessions {
     }
 
     /// Replaces all records.
-    pub(crate) fn replace(&mut self, records: Records) {
+    pub(crate) fn replace(&mut self, me: &ExitId, records: Records) {
         self.records = records;
+        // An old backup of the store has records of sessions that are over. They would last as long as this exit's lease.
+        let own = self.records.iter().filter_map(|(key, (_, record))| Some((*key, record.as_ref()?)));
+        let over: Vec<_> = own
+            .filter(|(key, record)| record.exit == *me && !self.own.contains_key(key))
+            .map(|(key, record)| (key, record.nonce()))
+            .collect();
+        for (key, nonce) in over {
+            self.closed.insert(key, nonce);
+            self.changed(key);
+        }
     }
 
     /// Notes a record that cannot be read. If the client's session is here, the record is written again.

@@ -1,5 +1,6 @@
 //! The client of etcd: connections, full readings, transactions.
 
+pub(crate) mod reopen;
 pub(crate) mod restored;
 pub(crate) mod session;
 
@@ -251,13 +252,49 @@ fn operation(key: &str, value: Option<&[u8]>, lease: Option<Lease<'_>>) -> TxnOp
     TxnOp::put(key, value, lease.map(|(lease, _)| PutOptions::new().with_lease(lease)))
 }
 
+/// What a recovery does with the store, which is etcd or a simulated one.
+pub(crate) trait Transact {
+    /// Reads everything that a link follows, as it is at one revision.
+    async fn all(&mut self, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)>;
+
+    /// Reads a key and all keys with a prefix, as they are at one revision.
+    async fn some(&mut self, key: &str, prefix: &str) -> anyhow::Result<Vec<Pair>>;
+
+    /// Sends a transaction. Returns the store's revision, or `None` if something is not as expected.
+    async fn transact(&mut self, transaction: &Transaction) -> anyhow::Result<Option<i64>>;
+}
+
+impl Transact for Client {
+    async fn all(&mut self, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)> {
+        read_all(self, keys).await
+    }
+
+    async fn some(&mut self, key: &str, prefix: &str) -> anyhow::Result<Vec<Pair>> {
+        let gets = [TxnOp::get(key, None), TxnOp::get(prefix, Some(GetOptions::new().with_prefix()))];
+        let answer = timeout(ANSWER_TIMEOUT * 5, self.txn(Txn::new().and_then(gets))).await;
+        let answer = in_words(answer.context("the store does not answer")?)?;
+        let pairs = answer.op_responses().into_iter().flat_map(|response| match response {
+            TxnOpResponse::Get(response) => pairs_of(&response),
+            TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => Vec::new(),
+        });
+        Ok(pairs.collect())
+    }
+
+    async fn transact(&mut self, transaction: &Transaction) -> anyhow::Result<Option<i64>> {
+        let answer = timeout(ANSWER_TIMEOUT * 5, self.txn(as_txn(transaction, None))).await;
+        let answer = in_words(answer.context("the store does not answer")?)?;
+        let revision = answer.header().context("etcd's answer has no header")?.revision();
+        Ok(answer.succeeded().then_some(revision))
+    }
+}
+
 /// Makes changes for a command, or while a link starts. Each group succeeds as a whole or not at all. Returns the groups that
 /// conflict with rows that others have stored.
 ///
 /// # Errors
 /// If the store does not answer.
 pub(crate) async fn apply(
-    client: &mut Client,
+    store: &mut impl Transact,
     keys: &Keys,
     rows: &mut Rows,
     groups: Vec<Vec<RowChange>>,
@@ -271,7 +308,7 @@ pub(crate) async fn apply(
             refused.extend(waiting.pop_front());
             continue;
         }
-        if let Some(revision) = carry_out(client, &draft).await? {
+        if let Some(revision) = carry_out(store, &draft).await? {
             draft.rows.into_iter().for_each(|row| rows.put(row, revision));
             draft.touched.into_iter().for_each(|subject| rows.touch(subject, revision));
             waiting.drain(..count);
@@ -308,12 +345,8 @@ fn join_first(
     (joined, count)
 }
 
-/// Sends a transaction. Returns the store's revision, or `None` if the transaction conflicts with rows that others have stored.
-async fn carry_out(client: &mut Client, draft: &Draft) -> anyhow::Result<Option<i64>> {
+/// Sends a draft. Returns the store's revision, or `None` if the draft conflicts with rows that others have stored.
+async fn carry_out(store: &mut impl Transact, draft: &Draft) -> anyhow::Result<Option<i64>> {
     let (expected, then) = (draft.expected.clone(), draft.operations.clone());
-    let transaction = Transaction { expected, then, otherwise: BTreeMap::new() };
-    let answer = timeout(ANSWER_TIMEOUT * 5, client.txn(as_txn(&transaction, None))).await;
-    let answer = in_words(answer.context("the store does not answer")?)?;
-    let revision = answer.header().context("etcd's answer has no header")?.revision();
-    Ok(answer.succeeded().then_some(revision))
+    store.transact(&Transaction { expected, then, otherwise: BTreeMap::new() }).await
 }

@@ -6,6 +6,8 @@
 mod action;
 mod admin;
 mod answers;
+mod apart;
+mod claims;
 mod config;
 mod connections;
 mod deadlines;
@@ -203,6 +205,7 @@ impl ExitSessions {
                 Deadline::Ends => self.save_ends(),
                 Deadline::Again => {
                     self.store.again_at = None;
+                    self.store.try_again();
                     self.save();
                 }
             }

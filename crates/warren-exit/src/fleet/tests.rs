@@ -327,6 +327,8 @@ fn an_older_copy_of_warren_fleet_takes_nothing_back_while_the_store_is_away() {
         // The control: the store itself is always right.
         assert_eq!(exit.has(ALICE), is_taken_back);
         assert!(exit.has(BOB));
+        // The link must not take the old copy for the exit's.
+        assert_eq!(exit.said().contains(&ExitMessage::Applied { revision: 4 }), is_taken_back);
     }
 }
 

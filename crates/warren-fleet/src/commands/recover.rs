@@ -99,8 +99,9 @@ pub(crate) async fn recover(
     rosters.extend(own.as_ref().and_then(|own| read(&fleet.keys, None, &own.pairs).others.roster()));
     rosters.extend(roster::of_exit(directories.state));
     let latest = own.as_ref().map_or(0, |own| own.position.epoch).max(copy.position.epoch);
-    let (done, revision) = put_back(&mut fleet, &copy, &contents, (state, age), &rosters).await?;
-    let recoveries = recoveries(&copy, &fleet.meta, age, revision);
+    let done = put_back(&mut fleet, &copy, &contents, (state, age), &rosters).await?;
+    let before = if state == State::Lost { 0 } else { done.newest };
+    let recoveries = recoveries(&copy, &fleet.meta, age, before);
     // This comes last, because the links use the store again once it has the new epoch.
     begin_epoch(&mut fleet, latest, recoveries).await?;
     print(&report(&done))
@@ -149,15 +150,15 @@ async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -
     Ok(State::Intact)
 }
 
-/// Puts back rows, exits and the roster. Returns the revision at which the store was read, 0 if it had lost everything.
+/// Puts back rows, exits and the roster.
 async fn put_back(
     fleet: &mut Connected,
     copy: &Snapshot,
     contents: &Contents,
     (state, age): (State, Age),
     rosters: &[Vec<u8>],
-) -> anyhow::Result<(Done, i64)> {
-    let (revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
+) -> anyhow::Result<Done> {
+    let (_, pairs) = read_all(&fleet.client, &fleet.keys).await?;
     let newest = pairs.iter().map(|pair| pair.modified).max().unwrap_or(0);
     let before = read(&fleet.keys, None, &pairs).rows;
     let known = (state != State::Lost).then_some(newest);
@@ -168,7 +169,7 @@ async fn put_back(
     // This comes first, so that no removed exit gets the clients that are put back.
     remove_exits(&mut fleet.client, &fleet.keys, &changes.removed).await?;
     let disabled = if state == State::Intact { Vec::new() } else { disagreements(&contents.rows, &before) };
-    let rows = bring_back(&mut fleet.client, &fleet.keys, &contents.rows, basis).await?;
+    let (rows, _) = bring_back(&mut fleet.client, &fleet.keys, &contents.rows, basis).await?;
     for exit in &changes.put_back {
         put_back_exit(fleet, exit, contents.members.get(exit).cloned().flatten()).await?;
     }
@@ -179,12 +180,12 @@ async fn put_back(
     {
         users::keep(&mut fleet.client, &fleet.keys, exit).await?;
     }
-    let done = Done { state, age, copy: copy.revision, newest, rows, disabled, exits: changes, roster };
-    Ok((done, if state == State::Lost { 0 } else { revision }))
+    Ok(Done { state, age, copy: copy.revision, newest, rows, disabled, exits: changes, roster })
 }
 
-/// Returns how each part of the store's history has ended. `store`: the store's revision when the recovery began.
-fn recoveries(copy: &Snapshot, meta: &Meta, age: Age, store: i64) -> Vec<Recovery> {
+/// Returns how each part of the store's history has ended. `store`: the revision of the store's latest change when the
+/// recovery began.
+pub(crate) fn recoveries(copy: &Snapshot, meta: &Meta, age: Age, store: i64) -> Vec<Recovery> {
     let Snapshot { meta: copied, revision, .. } = copy;
     let (earlier, last) = match age {
         Age::Same => (copied, Recovery { epoch: copied.epoch, revision: *revision, store }),
@@ -288,7 +289,8 @@ fn to_check(done: &Done) -> String {
     let mut lines = Vec::new();
     if done.state != State::Intact {
         lines.push(
-            "make the invitations again that are newer than the copy, because only other exits know whether they are still open"
+            "open invitations that are newer than the copy come back once every exit of the fleet has come back, so make them again if an exit is \
+             lost for good"
                 .to_owned(),
         );
     }

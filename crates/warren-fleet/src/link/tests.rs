@@ -10,53 +10,7 @@ use warren_session::invite::TokenDigest;
 use warren_simulation::finds;
 
 use super::*;
-
-/// A linearizable store.
-#[derive(Default)]
-struct Etcd {
-    revision: i64,
-    pairs: BTreeMap<String, (Vec<u8>, i64)>,
-    log: Vec<(i64, Vec<Pair>)>,
-    compacted: i64,
-}
-
-impl Etcd {
-    fn apply(&mut self, transaction: &Transaction) {
-        let holds = transaction.expected.iter().all(|(key, expected)| {
-            let pair = self.pairs.get(key);
-            match expected {
-                Expected::Modified(revision) => pair.map_or(0, |(_, modified)| *modified) == *revision,
-                Expected::Value(value) => pair.is_some_and(|(found, _)| found == value),
-                Expected::Present => pair.is_some(),
-            }
-        });
-        let operations = if holds { &transaction.then } else { &transaction.otherwise };
-        if operations.is_empty() {
-            return;
-        }
-        self.revision += 1;
-        let mut events = Vec::new();
-        for (key, value) in operations {
-            match value {
-                Some(value) => drop(self.pairs.insert(key.clone(), (value.clone(), self.revision))),
-                None => drop(self.pairs.remove(key)),
-            }
-            events.push(Pair {
-                key: key.clone().into_bytes(),
-                value: value.clone(),
-                modified: self.revision,
-            });
-        }
-        self.log.push((self.revision, events));
-    }
-
-    fn all(&self) -> Vec<Pair> {
-        self.pairs
-            .iter()
-            .map(|(key, (value, modified))| Pair::new(key.as_str(), value.clone(), *modified))
-            .collect()
-    }
-}
+use crate::simulation::store::MapStore;
 
 /// An exit, its link, and what is on its way between them.
 struct Side {
@@ -82,7 +36,7 @@ struct Side {
 }
 
 struct World {
-    etcd: Etcd,
+    etcd: MapStore,
     sides: Vec<Side>,
     now: Instant,
 }
@@ -91,7 +45,7 @@ fn exit(index: usize) -> ExitId {
     ExitId::try_from(format!("exit{index}")).unwrap()
 }
 
-fn meta() -> Meta {
+pub(crate) fn meta() -> Meta {
     Meta {
         format: 1,
         id: "f".to_owned(),
@@ -135,7 +89,7 @@ impl World {
                 stored: Vec::new(),
             }
         });
-        Self { etcd: Etcd { revision: 1, ..Etcd::default() }, sides: sides.collect(), now }
+        Self { etcd: MapStore::new(1, 1), sides: sides.collect(), now }
     }
 
     fn pump(&mut self, index: usize) {
@@ -154,7 +108,7 @@ impl World {
         side.is_up = true;
         side.link.store_up(meta(), self.etcd.revision, self.now);
         if side.seen == 0 || side.seen < self.etcd.compacted {
-            side.link.whole(self.etcd.revision, &self.etcd.all());
+            side.link.whole(self.etcd.revision, &self.etcd.all_pairs());
             side.seen = self.etcd.revision.max(1);
         }
         self.pump(index);
@@ -295,7 +249,7 @@ impl World {
 
     /// The rows of the store.
     fn rows(&self) -> BTreeMap<RowId, RowChange> {
-        let all = self.etcd.all();
+        let all = self.etcd.all_pairs();
         rows_of(&Keys::new("home"), &all).iter().map(|(id, row)| (id, row.content.clone())).collect()
     }
 }
@@ -793,6 +747,20 @@ fn changes_are_written_again() {
 }
 
 #[test]
+fn records_of_sessions_that_are_over_are_deleted_when_an_old_backup_brings_them_back() {
+    let (me, keys, start) = (exit(0), Keys::new("home"), Instant::now());
+    let mut sessions = Sessions::default();
+    sessions.open(key(1), (vec![1], 1), start);
+    write(&mut sessions, start);
+    let record = |exit| Some(crate::keys::SessionRecord::new(&exit, &[1], 1));
+    // This exit's sessions are one that is open and one that is over. The third one is another exit's.
+    let records = [(1, me.clone()), (2, me.clone()), (3, exit(1))];
+    sessions.replace(&me, records.map(|(number, exit)| (key(number), (5, record(exit)))).into());
+    let (batch, _) = sessions.batch(&me, &keys, start);
+    assert_eq!(batch.operations, [(keys.name(&Key::Session(key(2))), None)].into());
+}
+
+#[test]
 fn a_client_whose_session_changes_all_the_time_costs_the_store_few_writes_and_its_last_word_is_written() {
     a_restless_client_is_paced();
     assert!(finds(Bug::RecordsWithoutPace, a_restless_client_is_paced));
@@ -929,4 +897,40 @@ fn an_exit_whose_value_cannot_be_read_stays_in_the_fleet() {
     assert_eq!((kept(&link).len(), writes_own(&link)), (2, false));
     link.whole(9, &[pair(1, 8)]);
     assert_eq!(kept(&link).into_keys().collect::<Vec<_>>(), [exit(1)]);
+}
+
+#[test]
+fn an_exit_gets_a_full_copy_if_the_stores_revisions_count_from_an_old_backup_again() {
+    let keys = Keys::new("home");
+    let start = Instant::now();
+    let mut link = Link::new(keys.clone(), exit(0), "process".to_owned(), start);
+    link.exit_said(hello(0), start).unwrap();
+    link.store_up(meta(), 90, start);
+    let row = RowChange::from(client(1, 1, 1));
+    let name = keys.name(&Key::Row(row.id()));
+    let pair = |revision| Pair::new(name.as_str(), serde_json::to_vec(&row).unwrap(), revision);
+    let told = |link: &mut Link| -> Vec<FleetMessage> {
+        let is_about_rows = |message: &FleetMessage| {
+            matches!(message, FleetMessage::Whole { .. } | FleetMessage::Changes { .. })
+        };
+        link.take_messages().into_iter().filter(is_about_rows).collect()
+    };
+    link.whole(90, &[]);
+    assert_eq!(told(&mut link), [FleetMessage::Whole { revision: 90, rows: Vec::new(), is_last: true }]);
+    link.exit_said(ExitMessage::Applied { revision: 90 }, start).unwrap();
+    // The control: in one history, the exit gets only changes.
+    link.whole(95, &[pair(93)]);
+    assert_eq!(told(&mut link), [FleetMessage::Changes { revision: 95, rows: vec![row.clone()] }]);
+    link.exit_said(ExitMessage::Applied { revision: 95 }, start).unwrap();
+
+    link.whole(40, &[pair(39)]);
+
+    assert_eq!(
+        told(&mut link),
+        [FleetMessage::Whole { revision: 40, rows: vec![row.clone()], is_last: true }]
+    );
+    // A request from before that copy was applied is refused: the exit has not seen what is there now.
+    link.exit_said(ExitMessage::Request { id: 1, rows: vec![row] }, start).unwrap();
+    let refused = FleetMessage::Answer { id: 1, outcome: Outcome::Unavailable };
+    assert!(link.take_messages().contains(&refused));
 }

@@ -9,6 +9,7 @@ use super::*;
 use crate::keys::Keys;
 use crate::link::tests::{key, token};
 use crate::meta::FORMAT;
+use crate::returned::Returned;
 use crate::rows::Unseen;
 use crate::transaction::{Known, draft};
 
@@ -20,7 +21,7 @@ fn removed(number: u8) -> RowChange {
     RemovedKey { name: "x".to_owned(), public_key: key(number), removed: SystemTime::UNIX_EPOCH }.into()
 }
 
-fn invitation(number: u8, used_by: Option<PublicKey>) -> RowChange {
+pub(crate) fn invitation(number: u8, used_by: Option<PublicKey>) -> RowChange {
     let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     Invitation {
         name: format!("guest{number}"),
@@ -33,7 +34,7 @@ fn invitation(number: u8, used_by: Option<PublicKey>) -> RowChange {
 }
 
 /// Rows with the revisions of their latest changes.
-fn rows(all: &[(i64, RowChange)]) -> Rows {
+pub(crate) fn rows(all: &[(i64, RowChange)]) -> Rows {
     let mut rows = Rows::default();
     all.iter().for_each(|(revision, row)| rows.put(row.clone(), *revision));
     rows
@@ -345,10 +346,21 @@ proptest! {
         let meta = Meta { format: FORMAT, id: "f".to_owned(), epoch: 2, pools, recoveries: vec![recovery] };
         let found =
             Found { meta: None, cluster: 1, revision, own: 0, is_member: true, is_removed: false, began: revision };
-        for (copied, rows) in &copies[1..] {
+        let mut returned = Returned::default();
+        let exits: Vec<_> =
+            (0..copies.len()).map(|index| ExitId::try_from(format!("exit{index}")).unwrap()).collect();
+        for (index, (copied, rows)) in copies.iter().enumerate() {
             let position = Position { epoch: 1, revision: *copied, own: 1, ..Position::default() };
-            bring_back(rows, &mut store, Basis::of_link(&position, &meta, &found), &mut revision);
+            let basis = Basis::of_link(&position, &meta, &found);
+            bring_back(rows, &mut store, basis, &mut revision);
+            let text = serde_json::to_string(&returned).unwrap();
+            returned = serde_json::from_str(&text).unwrap();
+            returned.come_back((&exits[index], meta.epoch), (&position, rows), &store, basis);
+            prop_assert_eq!(returned.missing(exits.iter()).len(), exits.len() - index - 1);
         }
+        // Every exit has come back.
+        let groups = returned.open().map(|row| vec![row.clone()]).collect();
+        store_all(&mut store, groups, &mut revision);
 
         let restored = if is_lost { Rows::default() } else { history[at(backup)].clone() };
         let mut known: Vec<(i64, &Rows)> = copies.clone();
@@ -371,6 +383,7 @@ proptest! {
             let (stored, expected) = (store.content(id), newest.content(id));
             prop_assert!(!stored.is_set() || is_used(&stored) || expected == stored, "{:?} is open again", stored);
             prop_assert!(!is_used(&expected) || is_used(&stored), "{:?} may be used again", expected);
+            prop_assert!(!is_open_invitation(&expected) || stored == expected, "{:?} is lost", expected);
         }
     }
 }

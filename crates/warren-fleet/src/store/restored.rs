@@ -8,7 +8,7 @@ use warren_fleet_link::ExitId;
 use warren_session::clients::{RowChange, RowId};
 use warren_session::roster::{FollowedFleet, RosterNews, SignedRoster};
 
-use super::{apply, in_words, pairs_of, read_all};
+use super::{Transact, apply, in_words, pairs_of};
 use crate::keys::{Key, Keys};
 use crate::link::rows_of;
 use crate::membership::leaving;
@@ -83,18 +83,21 @@ fn kind_of(group: &[RowChange], store: &Rows) -> Option<(RowId, Kind)> {
 
 /// Puts back the rows that the store lacks: first removed keys and used invitations, then clients and open invitations.
 ///
+/// Returns what was put back, and the rows of the store afterwards.
+///
 /// # Errors
 /// If the store does not answer, or others change the same rows all the time.
 pub(crate) async fn bring_back(
-    client: &mut Client,
+    client: &mut impl Transact,
     keys: &Keys,
     copy: &Rows,
     basis: Basis,
-) -> anyhow::Result<Brought> {
+) -> anyhow::Result<(Brought, Rows)> {
     let mut brought = Brought::default();
+    let mut store = Rows::default();
     for round in 1..=ROUNDS {
-        let (_, pairs) = read_all(client, keys).await?;
-        let mut store = rows_of(keys, &pairs);
+        let (_, pairs) = client.all(keys).await?;
+        store = rows_of(keys, &pairs);
         // Removed keys come first. Otherwise a client that was removed could be put back.
         let revoked = revocations(copy, &store, basis);
         let unrevoked = apply_and_count(client, keys, &mut store, revoked, &mut brought).await?;
@@ -115,11 +118,11 @@ pub(crate) async fn bring_back(
         }
         last_attempt(client, keys, &mut store, refused, &mut brought).await?;
     }
-    Ok(brought)
+    Ok((brought, store))
 }
 
 async fn apply_and_count(
-    client: &mut Client,
+    client: &mut impl Transact,
     keys: &Keys,
     store: &mut Rows,
     groups: Vec<Vec<RowChange>>,
@@ -136,7 +139,7 @@ async fn apply_and_count(
 /// Tries rows that conflict with others: first together, because their clients may have exchanged names, and then each without its
 /// lent addresses.
 async fn last_attempt(
-    client: &mut Client,
+    client: &mut impl Transact,
     keys: &Keys,
     store: &mut Rows,
     refused: Vec<Vec<RowChange>>,

@@ -15,6 +15,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use warren_fleet_link::ExitId;
 
+use super::reopen::{Copy, Reopened, reopen};
 use super::restored::{bring_back, bring_back_roster, exits_in_store, remove_exits};
 use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, read_pages};
 use crate::keys::{Key, Keys};
@@ -221,19 +222,18 @@ async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) 
     if !found.is_member && !may_return {
         return Err(Ended::Refused(Mismatch::Removed));
     }
-    let brought = bring_back(client, keys, &setup.rows, basis).await?;
+    let (brought, store) = bring_back(client, keys, &setup.rows, basis).await?;
     let removed = removed_exits(&beside.removed, &exits_in_store(client, keys).await?, basis);
     remove_exits(client, keys, &removed).await?;
     let rosters: Vec<_> = beside.roster.iter().cloned().collect();
     let roster = bring_back_roster(client, keys, &rosters).await?;
     tracing::warn!(
         "the store was recovered with a copy; this exit adds what only it knows: {} removed keys, {} used or withdrawn invitations, {} clients, \
-         {} changes of clients, {} invitations, {} removed exits, {}",
+         {} changes of clients, {} removed exits, {}",
         brought.removed_keys,
         brought.used_invitations + brought.withdrawn_invitations,
         brought.new_clients,
         brought.changed_clients,
-        brought.invitations,
         removed.len(),
         roster.map_or_else(|| "no roster".to_owned(), |serial| format!("roster {serial}"))
     );
@@ -242,6 +242,18 @@ async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) 
     }
     if !found.is_member {
         rejoin(client, keys, &setup.me).await?;
+    }
+    let copy = Copy { me: &setup.me, position, rows: &setup.rows };
+    let Reopened { reopened, waiting } = reopen(client, keys, copy, meta.epoch, (&store, basis)).await?;
+    if reopened > 0 {
+        tracing::warn!(
+            "every exit has come back, so {reopened} open invitations that the store lacked are put back"
+        );
+    }
+    if waiting > 0 {
+        tracing::warn!(
+            "{waiting} open invitations that the store lacks are put back once every exit has come back"
+        );
     }
     Ok(())
 }
@@ -339,7 +351,9 @@ impl Connection {
                 let (expected, then) = (batch.expected.clone(), batch.operations.clone());
                 let transaction = Transaction { expected, then, ..Transaction::default() };
                 self.start(async move {
-                    let txn = as_txn(&transaction, Some((lease, &|_| true)));
+                    // The link's position lasts longer than the lease.
+                    let is_record = |key: &str| transaction.expected.contains_key(key);
+                    let txn = as_txn(&transaction, Some((lease, &is_record)));
                     let outcome = match send(&mut client, txn).await {
                         Ok((_, true)) => Recorded::Stored,
                         Ok((_, false)) => Recorded::Conflict,

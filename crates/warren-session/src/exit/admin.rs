@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use thiserror::Error;
 
+use super::claims::Claim;
 use super::config::{check_clients, check_prefixes};
-use super::store::Claim;
 use super::{EndReason, ExitSessions, SessionConfigError, StoreRequestId};
 use crate::PublicKey;
 use crate::clients::{Client, ClientChange, ClientRegistry, Invitation, RegistryError, RowChange, RowId};

@@ -3,9 +3,10 @@
 use std::convert::Infallible;
 use std::time::Instant;
 
+use super::claims::claims_of;
 use super::config::check_fits;
 use super::connections::Phase;
-use super::store::{Awaited, Pending, claims_of};
+use super::store::{Awaited, Pending};
 use super::{
     AdminError, EndReason, ExitAction, ExitSessions, SessionConfigError, StoreRefusal, StoreRequestId,
 };
@@ -34,10 +35,11 @@ impl ExitSessions {
         self.promise(&claims_of(&proposed), false);
         let is_stored = outcome.is_ok();
         self.store.recorded(id, &in_force, is_stored || is_planted(Bug::UnsavedForgotten));
+        let are_alone = proposed.is_empty() && self.store.batch_answered(&in_force, outcome, &self.registry);
         if let Err(refusal) = outcome
             && !in_force.is_empty()
         {
-            self.save_later(now, refusal);
+            self.save_later(now, refusal, are_alone);
         }
         if is_stored || is_planted(Bug::UnsavedChangeKept) {
             // The errors are ignored. The changes were checked before, and a client that no longer fits is left out.

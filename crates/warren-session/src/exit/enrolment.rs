@@ -4,8 +4,9 @@
 use std::convert::Infallible;
 use std::time::Instant;
 
+use super::claims::Claim;
 use super::connections::Phase;
-use super::store::{Awaited, Claim, STORE_TIMEOUT};
+use super::store::{Awaited, STORE_TIMEOUT};
 use super::{Deadline, ExitSessions, StoreRequestId};
 use crate::PublicKey;
 use crate::clients::RowId;

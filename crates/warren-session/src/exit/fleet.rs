@@ -174,6 +174,7 @@ impl ExitSessions {
         if let Some(at) = self.store.again_at.take() {
             self.deadlines.remove(at, Deadline::Again);
         }
+        self.store.join_all();
         self.save();
     }
 

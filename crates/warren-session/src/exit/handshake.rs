@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 
+use super::claims::Claim;
 use super::session::{NONCE_LENGTH, Nonce, Process, Told};
-use super::store::Claim;
 use super::updates::takes;
 use super::{EndReason, ExitAction, ExitSessions, Session, SessionId};
 use crate::clients::{Client, MAX_NAME_LENGTH, RowId};

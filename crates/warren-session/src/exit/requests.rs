@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::store::{Awaited, Claim, claims_of};
+use super::claims::{Claim, claims_of};
+use super::store::Awaited;
 use super::{Deadline, ExitAction, ExitSessions, StoreRefusal, StoreRequestId};
 use crate::PublicKey;
 use crate::clients::{RowChange, RowId};
@@ -12,7 +13,7 @@ use crate::planted::{Bug, is_planted};
 /// client that reconnects in a tight loop cannot make the exit write all the time.
 const ENDED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Delay before repeating a write for which the store was unavailable.
+/// Delay before repeating a write for which the store was unavailable, or that it keeps refusing.
 const UNAVAILABLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Delay before resending a row that somebody else has changed meanwhile. By then the other change has arrived.
@@ -100,14 +101,15 @@ impl ExitSessions {
         }
     }
 
-    /// Schedules another write to the store, because it has refused one.
-    pub(super) fn save_later(&mut self, now: Instant, refusal: StoreRefusal) {
+    /// Schedules another write to the store, because it has refused one. `are_alone`: it has refused these rows by themselves, again
+    /// and again.
+    pub(super) fn save_later(&mut self, now: Instant, refusal: StoreRefusal, are_alone: bool) {
         // A retry that is already planned stays as it is: a batch contains all rows that the store lacks, so one retry covers them.
         if self.store.again_at.is_none() {
             let at = now
                 + match refusal {
-                    StoreRefusal::Unavailable => UNAVAILABLE_INTERVAL,
-                    StoreRefusal::Conflict => CONFLICT_INTERVAL,
+                    StoreRefusal::Conflict if !are_alone => CONFLICT_INTERVAL,
+                    StoreRefusal::Unavailable | StoreRefusal::Conflict => UNAVAILABLE_INTERVAL,
                 };
             self.store.again_at = Some(at);
             self.deadlines.add(at, Deadline::Again);

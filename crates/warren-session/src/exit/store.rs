@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use super::apart::Apart;
+use super::claims::{Claim, claims_of};
 use crate::PublicKey;
 use crate::clients::{ClientRegistry, RowChange, RowId};
 use crate::invite::TokenDigest;
@@ -38,19 +40,6 @@ pub enum StoreRefusal {
     Conflict,
 }
 
-/// Something that only one proposal at a time may concern.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Claim {
-    Key(PublicKey),
-    Name(String),
-    Address(std::net::IpAddr),
-    Token(TokenDigest),
-    /// The prefixes of all clients together. A claim on one prefix would not find the prefixes that overlap it.
-    Prefixes,
-    /// All forwards of all clients, for the same reason.
-    Forwards,
-}
-
 /// A request without an answer.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -59,6 +48,13 @@ pub(super) struct Pending {
     /// Rows that are in force already and that the request writes as well.
     pub(super) in_force: Vec<RowId>,
     pub(super) awaited: Option<Awaited>,
+}
+
+impl Pending {
+    /// A request that writes only rows in force.
+    fn of_rows(rows: impl IntoIterator<Item = RowId>) -> Self {
+        Self { proposed: Vec::new(), in_force: rows.into_iter().collect(), awaited: None }
+    }
 }
 
 /// A key whose client must wait until a request is stored, and the connections that wait for the outcome.
@@ -82,9 +78,11 @@ pub(super) struct StoreState {
     /// Rows in force that were sent, each with the latest request that contains it.
     sent: BTreeMap<RowId, StoreRequestId>,
     /// Rows in force in which more than a date has changed, each with the latest request at the time of its change. Every request
-    /// contains all of these rows. Otherwise, if only a later request was stored, a name or address that one client has given up
+    /// contains all of these rows, except those of `apart`. Otherwise, if only a later request was stored, a name or address that one client has given up
     /// could belong to two clients in the store.
     owed: BTreeMap<RowId, StoreRequestId>,
+    /// Rows that the store keeps refusing.
+    apart: Apart,
     /// Clients that were disabled by a request that is not stored yet.
     disabled: BTreeMap<PublicKey, StoreRequestId>,
     /// The request for the unsent rows, from the time when it is an action until it is answered.
@@ -118,7 +116,7 @@ impl StoreState {
     ) -> StoreRequest {
         let own: BTreeSet<_> = proposed.iter().map(RowChange::id).collect();
         // A proposal writes its own rows, so they are left out here.
-        let in_force = self.owed.keys().copied().filter(|row| !own.contains(row)).collect();
+        let in_force = self.joined().filter(|row| !own.contains(row)).collect();
         let request = Pending { proposed, in_force, awaited };
         let sent = self.send(request, registry);
         self.claims.extend(claims.into_iter().map(|claim| (claim, sent.id)));
@@ -135,8 +133,8 @@ impl StoreState {
     ) -> (StoreRequestId, Option<StoreRequest>) {
         rows.iter().for_each(|row| self.owe(*row));
         if !self.is_stuck() {
-            let in_force = self.owed.keys().copied().collect();
-            let request = self.send(Pending { proposed: Vec::new(), in_force, awaited: None }, registry);
+            let rows: Vec<_> = self.joined().collect();
+            let request = self.send(Pending::of_rows(rows), registry);
             return (request.id, Some(request));
         }
         // Another batch follows once the proposal that delays these rows is answered.
@@ -166,7 +164,12 @@ impl StoreState {
     /// Whether a change of more than a date, such as a removal, must wait for a proposal. Until then, nothing that builds on the
     /// change can be stored.
     pub(super) fn is_stuck(&self) -> bool {
-        self.owed.keys().any(|row| self.is_held(row))
+        self.joined().any(|row| self.is_held(&row))
+    }
+
+    /// The owed rows that every request contains.
+    fn joined(&self) -> impl Iterator<Item = RowId> + '_ {
+        self.owed.keys().copied().filter(|row| !self.apart.has(row))
     }
 
     /// Whether a proposal about the row is under way, which a write of the row would overwrite.
@@ -220,6 +223,7 @@ impl StoreState {
             } else if !self.unsent.contains(row) {
                 // The row has not changed again since the request.
                 self.owed.remove(row);
+                self.apart.forget(row);
                 if let RowId::Client(key) = row {
                     self.disabled.remove(key);
                 }
@@ -237,6 +241,7 @@ impl StoreState {
     pub(super) fn owe(&mut self, row: RowId) {
         self.note(row);
         self.unsent.insert(row);
+        self.apart.forget(&row);
         // Requests up to this number were made before the change (`is_overtaken`).
         self.owed.insert(row, StoreRequestId(self.last));
     }
@@ -323,9 +328,15 @@ impl StoreState {
         if self.batch != Some(request.id) || self.requests.contains_key(&request.id) {
             return true;
         }
+        if let Some(rows) = self.next_group(request.id) {
+            // Another batch follows with the other rows.
+            self.again = true;
+            *request = self.enter(request.id, Pending::of_rows(rows), registry);
+            return true;
+        }
         let owed = self.owed.keys().copied().collect();
         let (held, mut rows): (BTreeSet<RowId>, BTreeSet<_>) =
-            self.unsent.union(&owed).partition(|row| self.is_held(row));
+            self.unsent.union(&owed).filter(|row| !self.apart.has(row)).partition(|row| self.is_held(row));
         // Another batch follows once the proposals for these rows are answered.
         self.again = !held.is_empty();
         if is_planted(Bug::HeldRowForgotten) {
@@ -344,38 +355,51 @@ impl StoreState {
             self.batch = None;
             return false;
         }
-        let in_force = rows.into_iter().collect();
-        *request =
-            self.enter(request.id, Pending { proposed: Vec::new(), in_force, awaited: None }, registry);
+        *request = self.enter(request.id, Pending::of_rows(rows), registry);
         true
+    }
+
+    /// The next rows to send apart from all others. `None` if somebody waits for the batch, which then contains the rows that it
+    /// is for.
+    fn next_group(&mut self, batch: StoreRequestId) -> Option<BTreeSet<RowId>> {
+        if self.held_up.as_ref().is_some_and(|(id, _)| *id == batch) {
+            return None;
+        }
+        let mut apart = std::mem::take(&mut self.apart);
+        let group = apart.take_group(|row| self.unsent.contains(row) && !self.is_held(row));
+        self.apart = apart;
+        group
+    }
+
+    /// Notes the outcome of a batch. Returns whether its rows were refused by themselves, and need not be sent again soon.
+    pub(super) fn batch_answered(
+        &mut self,
+        rows: &[RowId],
+        outcome: Result<(), StoreRefusal>,
+        registry: &ClientRegistry,
+    ) -> bool {
+        match outcome {
+            Ok(()) => self.apart.stored(),
+            Err(StoreRefusal::Conflict) => self.apart.conflicted(rows, registry),
+            Err(StoreRefusal::Unavailable) => {}
+        }
+        // The next group follows at once.
+        self.again |= self.apart.has_groups();
+        rows.iter().all(|row| self.apart.has(row))
+    }
+
+    /// Makes the next batches contain the rows that the store has refused.
+    pub(super) fn try_again(&mut self) {
+        self.apart.try_again();
+    }
+
+    /// Lets every request contain all owed rows again, because the store may have changed.
+    pub(super) fn join_all(&mut self) {
+        self.apart = Apart::default();
     }
 
     /// Whether rows have waited for the answer that has just come.
     pub(super) fn is_due_again(&mut self) -> bool {
         self.batch.is_none() && std::mem::take(&mut self.again)
     }
-}
-
-/// Returns the claims of a proposal with these changes.
-pub(super) fn claims_of(changes: &[RowChange]) -> Vec<Claim> {
-    let mut claims = Vec::new();
-    for change in changes {
-        match change {
-            RowChange::Client { key, client } => {
-                claims.push(Claim::Key(*key));
-                let Some(client) = client else { continue };
-                claims.push(Claim::Name(client.name.clone()));
-                claims.extend(client.next_public_key.map(Claim::Key));
-                claims.extend(client.lease().addresses().map(Claim::Address));
-                claims.extend((!client.prefixes.is_empty()).then_some(Claim::Prefixes));
-                claims.extend((!client.forwards.is_empty()).then_some(Claim::Forwards));
-            }
-            RowChange::Invitation { token, invitation } => {
-                claims.push(Claim::Token(*token));
-                claims.extend(invitation.as_ref().map(|invitation| Claim::Name(invitation.name.clone())));
-            }
-            RowChange::Removed { key, .. } => claims.push(Claim::Key(*key)),
-        }
-    }
-    claims
 }

@@ -1,7 +1,7 @@
 //! Tests a store that answers late, refuses, or has other writers.
 
 use super::*;
-use crate::clients::RowChange;
+use crate::clients::{RowChange, RowId};
 
 const PHONE: InviteToken = InviteToken::new([3; 16]);
 
@@ -506,4 +506,99 @@ fn nothing_is_stored_for_a_client_of_another_version() {
     exit.say(1, ALICE, &Message::Hello(Hello { version: PROTOCOL_VERSION + 1, ..hello }));
     assert!(matches!(exit.last_closes[..], [(1, Goodbye::Version(_))]), "{:?}", exit.last_closes);
     assert_eq!(exit.lease_of(ALICE), crate::pool::Lease::default());
+}
+
+/// Lets the store answer every request until none is left. It refuses those with a row that `refuses` names. Returns how many it
+/// refused.
+fn answer_all(exit: &mut Exit, refuses: impl Fn(&RowChange) -> bool) -> usize {
+    let mut refused = 0;
+    while let Some(request) = exit.unanswered.first() {
+        let is_refused = request.changes.iter().any(&refuses);
+        refused += usize::from(is_refused);
+        exit.answer(if is_refused { Err(StoreRefusal::Conflict) } else { Ok(()) });
+    }
+    refused
+}
+
+/// Lets a tenth of a second pass, and the store answer.
+fn pass(exit: &mut Exit, refuses: impl Fn(&RowChange) -> bool) -> usize {
+    exit.now += Duration::from_millis(100);
+    exit.advance(0);
+    answer_all(exit, refuses)
+}
+
+#[test]
+fn a_row_that_the_store_keeps_refusing_holds_up_no_other_row_and_no_enrolment() {
+    let of_alice = |row: &RowChange| row.id() == RowId::Client(ALICE);
+    let mut exit = fleet_exit();
+    exit.invite("phone", &PHONE, Duration::from_secs(600));
+    exit.answer = None;
+    exit.disable("alice");
+    exit.sessions.remove_client(exit.now, "bob").unwrap();
+    exit.actions();
+    answer_all(&mut exit, of_alice);
+    // The control: everything is in one request, which the store refuses.
+    assert!(exit.disk.by_key(BOB).is_some());
+
+    let refused: usize = (0..5).map(|_| pass(&mut exit, of_alice)).sum();
+
+    assert!(exit.disk.by_key(BOB).is_none() && exit.disk.has_removed(BOB), "refused {refused} times");
+    let asked = exit.say(1, STRANGER, &enrol(&PHONE));
+    assert!(
+        matches!(&asked[..], [Action::Store(request)] if !request.changes.iter().any(of_alice)),
+        "{asked:?}"
+    );
+    exit.answer(Ok(()));
+    assert!(exit.disk.by_key(STRANGER).is_some());
+    // The row is tried now and then.
+    let refused: usize = (0..100).map(|_| pass(&mut exit, of_alice)).sum();
+    assert!((1..=3).contains(&refused), "{refused} times in ten seconds");
+    assert!(exit.sessions.owes() && !exit.disk.by_key(ALICE).unwrap().disabled);
+    (0..51).for_each(|_| _ = pass(&mut exit, |_| false));
+    assert!(exit.disk.by_key(ALICE).unwrap().disabled && !exit.sessions.owes());
+    // Later requests contain all owed rows again.
+    exit.set("alice", |alice| alice.disabled = false).unwrap();
+    answer_all(&mut exit, |_| false);
+    exit.disable("alice");
+    assert!(exit.unanswered.iter().any(|request| request.changes.iter().any(of_alice)));
+}
+
+#[test]
+fn rows_that_the_store_refuses_alone_are_tried_together() {
+    let mut exit = fleet_exit();
+    exit.answer = None;
+    exit.disable("alice");
+    exit.disable("bob");
+    let is_for_both = |request: &StoreRequest| {
+        let has = |key| request.changes.iter().any(|row| row.id() == RowId::Client(key));
+        has(ALICE) && has(BOB)
+    };
+    // Another exit holds something that both rows need, and gives it up later.
+    for tenth in 0..100 {
+        exit.now += Duration::from_millis(100);
+        exit.advance(0);
+        while let Some(request) = exit.unanswered.first() {
+            let is_stored = tenth > 20 && is_for_both(request);
+            exit.answer(if is_stored { Ok(()) } else { Err(StoreRefusal::Conflict) });
+        }
+    }
+    assert!([ALICE, BOB].iter().all(|key| exit.disk.by_key(*key).unwrap().disabled) && !exit.sessions.owes());
+}
+
+#[test]
+fn a_store_that_answers_again_gets_everything_in_one_request() {
+    let of_alice = |row: &RowChange| row.id() == RowId::Client(ALICE);
+    let mut exit = fleet_exit();
+    exit.answer = None;
+    exit.disable("alice");
+    answer_all(&mut exit, of_alice);
+    (0..5).for_each(|_| _ = pass(&mut exit, of_alice));
+    exit.disable("bob");
+    assert!(!exit.unanswered.iter().any(|request| request.changes.iter().any(of_alice)), "it is apart");
+    answer_all(&mut exit, of_alice);
+
+    exit.sessions.store_answers();
+    exit.actions();
+
+    assert!(exit.unanswered.iter().any(|request| request.changes.iter().any(of_alice)));
 }
