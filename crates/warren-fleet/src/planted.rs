@@ -10,6 +10,8 @@ warren_simulation::planted_bugs! {
     CompactionIgnored,
     /// A transaction whose answer was lost counts as failed, although it may still succeed later.
     LateTransactionMissed,
+    /// The outcome of a request of an exit that is gone counts for the next exit's request with the same number.
+    NumbersConfused,
     /// A session that waited for the store takes the record from a newer one.
     QueuedClaimOverwrites,
     /// The numbers that a client process gives its sessions are ignored.

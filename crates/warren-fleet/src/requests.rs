@@ -68,7 +68,8 @@ struct Waiting {
 /// The part of a request that a transaction contains.
 #[derive(Debug)]
 struct Part {
-    id: u64,
+    /// `None` if the exit that has made the request is gone. The next exit numbers its requests from the beginning.
+    id: Option<u64>,
     count: usize,
     rows: Vec<RowChange>,
     corrected: Vec<RowChange>,
@@ -124,6 +125,9 @@ impl Requests {
     /// Forgets all requests, because their exit has gone. Transactions under way may still succeed.
     pub(crate) fn abandon(&mut self) {
         self.waiting.clear();
+        if !is_planted(Bug::NumbersConfused) {
+            self.sent.values_mut().flatten().for_each(|part| part.id = None);
+        }
     }
 
     /// Answers requests that have waited too long, or all.
@@ -209,7 +213,7 @@ impl Requests {
         let mut held = Held::default();
         self.is_alone = false;
         for part in self.settle(number) {
-            let Some(request) = self.waiting.front_mut().filter(|request| request.id == part.id) else {
+            let Some(request) = self.waiting.front_mut().filter(|request| Some(request.id) == part.id) else {
                 if !is_planted(Bug::LateTransactionMissed) {
                     held.unexpected.extend(part.rows);
                 }
@@ -230,7 +234,7 @@ impl Requests {
         let parts = self.settle(number);
         self.is_alone = parts.len() > 1;
         for request in
-            self.waiting.iter_mut().filter(|request| parts.iter().any(|part| part.id == request.id))
+            self.waiting.iter_mut().filter(|request| parts.iter().any(|part| part.id == Some(request.id)))
         {
             request.tries += 1;
         }
@@ -258,8 +262,12 @@ impl Waiting {
             let draft = draft(known, rows, &self.rows)?;
             // One row always fits, because a client claims at most a name, four addresses and a next key.
             if draft.fits() || count <= 1 {
-                let part =
-                    Part { id: self.id, count, rows: draft.rows.clone(), corrected: draft.corrected.clone() };
+                let part = Part {
+                    id: Some(self.id),
+                    count,
+                    rows: draft.rows.clone(),
+                    corrected: draft.corrected.clone(),
+                };
                 return Ok((draft, part));
             }
             count /= 2;

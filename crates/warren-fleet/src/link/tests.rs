@@ -625,6 +625,34 @@ fn a_lost_answer_is_found_out_from_the_watch() {
 }
 
 #[test]
+fn an_exit_that_starts_anew_gets_no_answer_to_its_predecessors_request() {
+    an_answer_is_for_its_request();
+    assert!(finds(Bug::NumbersConfused, an_answer_is_for_its_request));
+}
+
+fn an_answer_is_for_its_request() {
+    let mut world = settled();
+    world.propose(0, vec![client(1, 1, 1).into()]);
+    world.deliver_to_link(0);
+    // The exit starts anew, and makes a request with the same number.
+    let side = &mut world.sides[0];
+    (side.next, side.proposed) = (0, BTreeMap::new());
+    side.to_exit.clear();
+    side.to_link.push_back(hello(0));
+    for _ in 0..10 {
+        world.deliver_to_link(0);
+        world.deliver_to_exit(0);
+    }
+    world.propose(0, vec![client(2, 2, 2).into()]);
+    world.deliver_to_link(0);
+    world.settle();
+    for number in [1, 2] {
+        assert_eq!(world.client(0, number), Some(client(number, number, number)));
+        assert_eq!(world.client(1, number), world.client(0, number));
+    }
+}
+
+#[test]
 fn a_transaction_that_was_given_up_comes_as_a_change() {
     let mut world = settled();
     world.propose(0, vec![client(1, 1, 1).into()]);

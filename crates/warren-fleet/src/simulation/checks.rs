@@ -25,6 +25,8 @@ pub(super) struct Checks {
     enrolled: BTreeSet<PublicKey>,
     /// Open invitations, with their names.
     invited: BTreeMap<TokenDigest, String>,
+    /// How often each name was given to another client or invitation.
+    replaced: BTreeMap<String, u32>,
     /// Keys and tokens whose removal somebody has asked for.
     removing: BTreeSet<PublicKey>,
     withdrawing: BTreeSet<TokenDigest>,
@@ -50,19 +52,25 @@ impl Checks {
         self.enrolled.insert(key);
     }
 
-    pub(super) fn invited(&mut self, token: TokenDigest, name: &str) {
-        // Two exits may have invited a client of this name at the same time, and one of them has replaced the other's invitation.
-        if self.invited.values().any(|other| other == name) {
+    /// An invitation is stored. `number`: see [`Self::replaces_invitations`].
+    pub(super) fn invited(&mut self, token: TokenDigest, name: &str, number: u32) {
+        // Two exits may have invited or enrolled a client of this name at the same time, and one of them has replaced the other's.
+        let is_alone = self.replaced.get(name) == Some(&number);
+        if !is_alone || self.invited.values().any(|other| other == name) {
             self.withdrawing.insert(token);
             self.replaces_invitations(name);
         }
         self.invited.insert(token, name.to_owned());
     }
 
-    /// Somebody invites or enrols another client of this name, which may withdraw earlier invitations.
-    pub(super) fn replaces_invitations(&mut self, name: &str) {
+    /// Somebody invites or enrols another client of this name, which may withdraw earlier invitations. Returns how often that
+    /// has happened.
+    pub(super) fn replaces_invitations(&mut self, name: &str) -> u32 {
         let of_name = self.invited.iter().filter(|(_, other)| *other == name).map(|(token, _)| *token);
         self.withdrawing.extend(of_name);
+        let number = self.replaced.entry(name.to_owned()).or_default();
+        *number += 1;
+        *number
     }
 
     pub(super) fn removal_began(&mut self, name: &str, key: Option<PublicKey>, withdrawn: &[TokenDigest]) {

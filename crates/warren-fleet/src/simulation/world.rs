@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// What an operator waits for.
 pub(super) enum Asked {
-    Invitation(InviteToken, String),
+    Invitation(InviteToken, String, u32),
     Client(PublicKey, String),
     Removal { key: Option<PublicKey>, withdrawn: Vec<TokenDigest> },
 }
@@ -198,8 +198,8 @@ impl World {
             return;
         }
         if let Ok(Some(id)) = self.sites[exit].exit.sessions.invite(self.now, invitation) {
-            self.checks.replaces_invitations(&name);
-            self.ask(exit, id, Asked::Invitation(token, name));
+            let number = self.checks.replaces_invitations(&name);
+            self.ask(exit, id, Asked::Invitation(token, name, number));
         }
     }
 
@@ -268,8 +268,8 @@ impl World {
 
     fn was_stored(&mut self, asked: Asked) {
         match asked {
-            Asked::Invitation(token, name) => {
-                self.checks.invited(token.digest(), &name);
+            Asked::Invitation(token, name, number) => {
+                self.checks.invited(token.digest(), &name, number);
                 // Some tokens are given to two machines.
                 for _ in 0..1 + self.random.below(3) / 2 {
                     let key = self.new_key();
@@ -390,7 +390,9 @@ impl World {
     /// Ends the trouble, and checks what must hold then.
     pub(super) fn settle(&mut self) {
         for site in &mut self.sites {
-            (site.cut_until, site.slow_until) = (None, None);
+            // What has not ended yet ends with the next step.
+            let end = |until: Option<Instant>| until.map(|_| self.now);
+            (site.cut_until, site.slow_until) = (end(site.cut_until), end(site.slow_until));
         }
         self.wait(45_000);
         for site in &mut self.sites {
