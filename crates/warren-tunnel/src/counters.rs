@@ -102,7 +102,7 @@ pub struct RepairSnapshot {
     pub is_on: bool,
     /// The share of the packets sent in the last five to ten seconds that the path lost, from 0 to 1.
     pub loss: f64,
-    /// Datagrams that were sent again. A copy of a repair does not count.
+    /// How often a lost datagram was sent again. The extra copy that follows the last attempt does not count.
     pub repaired: u64,
     /// Lost datagrams that were not sent again.
     pub given_up: u64,
@@ -222,7 +222,7 @@ pub struct PastConnections {
 /// The results of repair, summed over connections.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RepairSums {
-    /// Datagrams that were sent again. A copy of a repair does not count.
+    /// How often a lost datagram was sent again. The extra copy that follows the last attempt does not count.
     pub repaired: u64,
     /// Lost datagrams that were not sent again.
     pub given_up: u64,

@@ -40,7 +40,7 @@ pub(crate) struct Outgoing {
 /// Counts of lost datagrams, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RepairCounts {
-    /// Datagrams that were sent again. A copy of a repair does not count.
+    /// How often a lost datagram was sent again. The extra copy that follows the last attempt does not count.
     pub repaired: u64,
     /// Lost datagrams that were not sent again, because their rounds or the budget were used up or they were too old.
     pub given_up: u64,

@@ -76,7 +76,8 @@ impl SessionPair {
         self.beside = Some(beside);
     }
 
-    /// Tells the exit in use that the client stays with its session, although it has opened another one elsewhere.
+    /// Tells the exit in use that the client keeps its session there, although the client has opened another session at another
+    /// exit.
     pub(super) fn stay(&mut self) {
         self.config.claim += 1;
         self.in_use.machine.stay(self.config.claim);

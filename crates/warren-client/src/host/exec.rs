@@ -34,7 +34,7 @@ impl HostSetup {
         self.standing.as_ref().is_some_and(|standing| standing.device.is_in_use())
     }
 
-    /// Returns the facts on which the table of single programs depends.
+    /// Returns the facts on which the nftables table for `warren exec` depends.
     ///
     /// # Errors
     /// When this host has no cgroup v2.

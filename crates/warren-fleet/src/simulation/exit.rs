@@ -59,7 +59,7 @@ impl Exit {
         Self::start(Disk::default(), random, now)
     }
 
-    /// Starts an exit with what an earlier one has left.
+    /// Starts an exit with the disk of an earlier one.
     fn start(disk: Disk, random: &mut Random, now: Instant) -> Self {
         let registry = ClientRegistry::from_rows(disk.rows.values().cloned()).unwrap();
         let config = SessionConfig {

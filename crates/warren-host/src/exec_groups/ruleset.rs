@@ -158,8 +158,8 @@ fn source(rules: &ExecRules) -> Vec<String> {
     inside.chain([outside]).collect()
 }
 
-/// The only way out for a program inside. An index is never used again, so no other device can take the place of a TUN that
-/// is gone.
+/// Rules that let a program in the inside group send only through the loopback device and the TUN. An index is never used again,
+/// so no other device can take the place of a TUN that is gone.
 fn guard(rules: &ExecRules) -> Vec<String> {
     let mut statements = vec!["oifname \"lo\" accept".into()];
     statements.extend(rules.device.iter().map(|index| format!("oif {index} accept")));

@@ -204,7 +204,7 @@ impl Moves {
         }
     }
 
-    /// Notes that a session has lost its last connection. All observations of it are void.
+    /// Records that a session has lost its last connection. Everything observed about the session so far no longer counts.
     pub fn lost(&mut self, which: Which) {
         *self.proof(which) = Proof::Missing;
     }

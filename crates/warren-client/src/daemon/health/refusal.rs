@@ -19,7 +19,7 @@ const ASK_EVERY: Duration = Duration::from_secs(300);
 const UNPROVEN_ANSWERS: u32 = 3;
 const UNPROVEN_FOR: Duration = Duration::from_secs(2);
 
-/// The refusals of the exits, and answers that may not come from them.
+/// The exits' refusals, and answers that others may have forged.
 pub(in crate::daemon) struct Refusal {
     directory: DaemonDirectory,
     /// Whether an `up` has started this daemon, no traffic has flowed yet, and not every exit has refused.

@@ -189,7 +189,9 @@ impl Need {
     fn sentence(self) -> &'static str {
         match self {
             Self::Nothing => "nothing: it switches to the new key by itself",
-            Self::KeyByHand => "the new key in its profile, because its version is too old to learn it",
+            Self::KeyByHand => {
+                "the new key written into its profile: its version of Warren is too old to receive keys from the exit"
+            }
             Self::ToConnect => "to connect once before the old key is retired",
             Self::ToBeEnabled => "to be enabled, and to connect once",
         }
