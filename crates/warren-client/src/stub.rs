@@ -75,7 +75,7 @@ impl StubSockets {
     }
 }
 
-/// A running stub. Dropping it ends it.
+/// A running stub resolver. Dropping this stops the resolver.
 #[derive(Debug)]
 pub(crate) struct Stub {
     address: IpAddr,

@@ -249,7 +249,7 @@ pub struct QuicSums {
     pub datagrams_returned: u64,
     /// Kept datagrams that were given up because too many bytes were kept.
     pub datagrams_forgotten: u64,
-    /// Datagrams that a full send buffer dropped for newer ones.
+    /// Datagrams that were dropped from a full send buffer to make room for newer datagrams.
     pub send_drops_full: u64,
     /// Datagrams that no packet had room for.
     pub send_drops_too_large: u64,

@@ -24,7 +24,8 @@ use self::watch::LossWatch;
 // There are no parity packets. They would help only if many calls at once used a long path with purely random
 // loss (bench/LOG.md, "Parity for real-time traffic, by calculation").
 const ORDERED_ROUNDS: u8 = 2;
-/// A datagram of the unordered lane is repaired once, if it left less than this long ago. Later it would be of no use to a call.
+/// A lost datagram of the unordered lane is sent again once, if it was first sent less than this long ago. After that, a call has
+/// no use for it.
 const FRESH: Duration = Duration::from_millis(400);
 /// A copy of the last repair follows after this time, because nothing else makes up for its loss. A burst of losses is
 /// over by then.
@@ -37,7 +38,7 @@ pub(crate) struct Outgoing {
     pub context: Option<u64>,
 }
 
-/// Counts of lost datagrams, by what became of them.
+/// How many lost datagrams were sent again, and how many were not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RepairCounts {
     /// How often a lost datagram was sent again. The extra copy that follows the last attempt does not count.
@@ -90,7 +91,7 @@ impl Repair {
         if self.next.is_empty() {
             self.next.resize(Lane::COUNT, Number::ZERO);
         }
-        // Always there: a lane's index is below `Lane::COUNT`.
+        // `get_mut` always finds an entry, because a lane's index is below `Lane::COUNT`.
         let Some(next) = self.next.get_mut(lane.index()) else {
             return Outgoing { datagram: framed.freeze(), context: None };
         };

@@ -107,7 +107,8 @@ impl SessionPair {
         self.in_use.machine.set_fleet(fleet, has_other_exit);
     }
 
-    /// Asks the exit in use for a new session. The grant of an earlier session stays on the host until the new one is there.
+    /// Asks the exit in use for a new session. The grant of an earlier session stays in force on the host until a new session is
+    /// granted.
     pub(super) fn begin(&mut self, now: Instant) {
         self.in_use.machine = new_machine(&mut self.config);
         self.in_use.machine.start(now);

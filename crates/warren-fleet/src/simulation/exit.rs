@@ -225,7 +225,7 @@ impl Exit {
     }
 
     fn ask(&mut self, now: Instant, request: StoreRequest) {
-        // What is in force must survive before the store is asked.
+        // Everything in force is saved before the store is asked, so that it survives if the exit is killed.
         self.save();
         let StoreRequest { id, changes: rows } = request;
         if self.is_reachable() {

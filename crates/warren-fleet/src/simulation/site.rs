@@ -42,7 +42,7 @@ pub(super) struct Site {
     pub(super) slow_until: Option<Instant>,
     /// When the link notices that the path is cut.
     pub(super) breaks_at: Option<Instant>,
-    /// Names that a recovery could not put back, of which it tells the operator.
+    /// Names that a recovery could not put back. It reports them to the operator.
     pub(super) left_out: Vec<String>,
     pub(super) disk: Option<Snapshot>,
     to_exit: VecDeque<FleetMessage>,

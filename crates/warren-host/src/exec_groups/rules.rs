@@ -1,4 +1,4 @@
-//! The facts on which the table of single programs depends, and the marks that the table sets.
+//! The facts on which the nftables table for `warren exec` depends, and the marks that the table sets.
 
 use std::net::IpAddr;
 
@@ -40,7 +40,7 @@ impl Marks {
 }
 
 impl ExecRules {
-    /// The rules without a tunnel: a program inside has no way out.
+    /// The rules while there is no tunnel. A program in the inside group then cannot send anything.
     pub fn cut_off(inside: String, outside: String) -> Self {
         Self { inside, outside, slot: None, device: None, resolvers: Vec::new(), outside_resolvers: None }
     }

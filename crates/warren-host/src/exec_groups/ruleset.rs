@@ -89,7 +89,7 @@ fn marking(rules: &ExecRules) -> Vec<String> {
     if rules.outside_resolvers.is_some() {
         statements.push(format!("{} goto outside", socket(&rules.outside)));
     }
-    // The kernel sends some packets of a connection without its socket, as in TIME_WAIT. A packet with a socket is another
+    // The kernel sends some packets of a connection without a socket, for example in TIME_WAIT. A packet with a socket is another
     // program's, even if it has the ports of an earlier connection.
     statements.push("socket mark != 0xffffffff return".into());
     for mark in [marks.inside, marks.outside] {

@@ -2,7 +2,7 @@
 
 use super::planted::{Bug, is_planted};
 
-/// Repairs may take twice the lost share plus this much, because the loss at a moment differs from the measured one.
+/// Datagrams sent again may take twice the lost share plus this much, because the momentary loss differs from the measured loss.
 const SPARE: f64 = 0.01;
 /// Largest share of the bytes. It also bounds the harm of a wrong measure of the loss.
 const MOST: f64 = 0.15;

@@ -18,7 +18,8 @@ const LOSSY: f64 = 4e-4;
 const KNOWN: u64 = 2_500;
 /// A lossy path is clean once less than this share was lost in two windows.
 const CLEAN: f64 = 1e-4;
-/// A path that loses more is not repaired. Its loss is congestion, or the repairs would be lost as well.
+/// On a path that loses more than this share, no datagrams are sent again. Such loss is congestion, or the datagrams would be
+/// lost again.
 const TOO_LOSSY: f64 = 0.15;
 /// If both windows together have fewer packets than this, a large share of losses proves nothing.
 const FEW: u64 = 200;
@@ -28,7 +29,7 @@ const FEW: u64 = 200;
 pub(crate) struct PathLoss {
     /// Packets of the last five to ten seconds.
     pub sent: u64,
-    /// Lost packets among them. Late ones do not count.
+    /// How many of these packets were lost. Late packets do not count as lost.
     pub lost: u64,
 }
 

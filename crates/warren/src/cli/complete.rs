@@ -58,7 +58,7 @@ enum Names {
     ExitOfProfile,
     /// A setting of `warren set`.
     Setting,
-    /// A value for it.
+    /// A value for the setting that the command line names.
     SettingValue,
 }
 

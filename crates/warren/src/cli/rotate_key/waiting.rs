@@ -44,9 +44,9 @@ struct WaitingClient {
 enum Need {
     /// The client is connected, and is about to use the new key.
     Nothing,
-    /// The client is connected, with a version that learns no keys.
+    /// The client is connected, but its version of Warren cannot receive keys from the exit.
     KeyByHand,
-    /// The client is away, or has never been here.
+    /// The client is not connected, or has never connected.
     ToConnect,
     /// The client is disabled.
     ToBeEnabled,
