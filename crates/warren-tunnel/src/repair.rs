@@ -20,7 +20,7 @@ use self::budget::Budget;
 use self::planted::{Bug, is_planted};
 use self::watch::LossWatch;
 
-/// Maximum number of repairs of one datagram of an ordered lane.
+/// How often a lost datagram of an ordered lane is sent again at most, not counting the extra copy.
 // There are no parity packets. They would help only if many calls at once used a long path with purely random
 // loss (bench/LOG.md, "Parity for real-time traffic, by calculation").
 const ORDERED_ROUNDS: u8 = 2;

@@ -144,7 +144,7 @@ impl MapStore {
         self.leases.values_mut().for_each(|ends| *ends = now + LEASE_TIME);
     }
 
-    /// What a link looks at before it uses the store.
+    /// What a link reads before it uses the store.
     pub(crate) fn find(&self, keys: &Keys, me: &ExitId) -> Found {
         let modified = |key: Key| self.pairs.get(&keys.name(&key)).map_or(0, |(_, modified)| *modified);
         let meta = self.pairs.get(&keys.name(&Key::Meta));

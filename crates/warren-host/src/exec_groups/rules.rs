@@ -11,7 +11,8 @@ pub struct ExecRules {
     pub outside: String,
     /// The tunnel's slot. `None` while there is no tunnel.
     pub slot: Option<u8>,
-    /// The index of the TUN device, the only way out for a program inside. `None` while there is no device.
+    /// The index of the TUN device, the only device through which a program in the inside group may send. `None` while there is
+    /// no device.
     pub device: Option<u32>,
     /// The resolvers inside. The first of each IP version is asked.
     pub resolvers: Vec<IpAddr>,

@@ -6,7 +6,7 @@ use super::planted::{Bug, is_planted};
 const SPARE: f64 = 0.01;
 /// Largest share of the bytes. It also bounds the harm of a wrong measure of the loss.
 const MOST: f64 = 0.15;
-/// How many bytes may be saved up: more than the repair of a burst of losses takes.
+/// How many bytes may be saved up. A burst of losses needs fewer.
 const SAVED: f64 = 256.0 * 1024.0;
 
 /// A token bucket.

@@ -99,7 +99,7 @@ impl LossWatch {
             (loss.sent < KNOWN || loss.share() >= from || is_planted(Bug::NeverOff)) && !is_too_lossy;
     }
 
-    /// Whether datagrams need numbers: the path loses some, or changes their order.
+    /// Whether datagrams must be numbered, because the path loses some or changes their order.
     pub(super) fn needs_numbers(&self) -> bool {
         self.is_lossy || self.reorders
     }
