@@ -45,7 +45,7 @@ impl Device {
     /// Returns the bytes that the device has received.
     pub(super) fn received(&self) -> anyhow::Result<u64> {
         let (mut text, mut file) = (String::new(), &self.counters);
-        // procfs makes the text again when the file is read from its start.
+        // procfs regenerates the text when the file is read from its start.
         file.rewind().and_then(|()| file.read_to_string(&mut text)).context("cannot read the counters")?;
         received(&text, &self.name).with_context(|| format!("the device {} is gone", self.name))
     }

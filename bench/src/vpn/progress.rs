@@ -24,7 +24,7 @@ impl Progress {
         Self { bar, plan, start: Instant::now(), done: Duration::ZERO }
     }
 
-    /// Notes that a peer's visit begins.
+    /// Records that a peer's visit begins.
     pub(super) fn visit(&self, round: u32, peer: &str) {
         let line = format!("{}, {peer}, {}", self.round(round), self.left());
         if self.bar.is_hidden() {
@@ -41,7 +41,7 @@ impl Progress {
         self.advance(self.plan.test(round));
     }
 
-    /// Notes that a peer's visit is over. `missing` of its tests were not run.
+    /// Records that a peer's visit is over. `missing` of its tests were not run.
     pub(super) fn visited(&mut self, round: u32, missing: u32) {
         // The rest of the visit's planned time: its overhead, and the tests that were not run.
         let of_tests = self.plan.test(round) * self.plan.tests;

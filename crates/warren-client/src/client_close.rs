@@ -173,7 +173,7 @@ impl Guard {
 
 /// The outcome of a check of the kill switch.
 enum Kept {
-    /// A command has opened it.
+    /// A command has opened the kill switch.
     Open,
     /// The kill switch is closed.
     Closed,

@@ -3,8 +3,8 @@
 //! [`Daemon`] has the loop, here. Its state is split into types, none of which contains another. A method borrows the parts of
 //! the others that it needs. The types are [`Sessions`], [`ExitNews`], [`HostUpkeep`], [`Health`], [`OnDemand`] and
 //! [`ExecRequests`]. Three files handle events that concern several of them: `requests.rs` answers users, `session_events.rs`
-//! follows sessions and workers, and `host_events.rs` follows this host and its network. Each of them calls only the ones after
-//! it.
+//! follows sessions and workers, and `host_events.rs` follows this host and its network. Each file calls only the files named
+//! after it.
 
 mod connections;
 mod exec_requests;
@@ -270,7 +270,7 @@ impl Daemon {
             devices_gone.await;
         }
         if let (Err(_), Err(error)) = (&outcome, &undone) {
-            // The daemon ends with the first error, so the log has the second one.
+            // The daemon ends with the first error and reports it, so the second error is only logged.
             tracing::error!("{error:#}");
         }
         outcome?;

@@ -106,7 +106,7 @@ impl TunDevice {
         self.stand_in.is_none() && self.is_there()
     }
 
-    /// Notes that a descriptor of the device with this interface index has failed for good. A device that was recreated since has
+    /// Records that a descriptor of the device with this interface index has failed for good. A device that was recreated since has
     /// another index and is not affected.
     pub(crate) fn failed(&mut self, index: u32) {
         self.has_failed |= index == self.device.index();

@@ -28,13 +28,13 @@ const HTTP: u16 = 80;
 /// The response to a probe of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// This host has no route to the address, or its network does not forward packets there.
+    /// This host has no route to the address, or its network does not forward packets to the address.
     NoRoute,
     /// This host's own firewall blocks packets to the address.
     Blocked,
     /// An ICMP error or a TCP reset says that nothing listens on the port.
     Refused,
-    /// A host answers there.
+    /// A host answers at the address.
     Open,
     /// Nothing came back, or only an error that says nothing about the path.
     Silence,
@@ -79,7 +79,7 @@ pub(super) enum Certainty {
     Likely,
     /// Answers that could be forged say that no exit can be reached at this address.
     AtAddress,
-    /// This host itself lets nothing out to any exit.
+    /// This host itself lets no packets out to any exit.
     Here,
 }
 

@@ -103,7 +103,7 @@ impl ExecUpkeep {
                 false
             }
         };
-        // If a plan is already in place, as after a restart, adds the routes of single programs to it.
+        // If a plan is already in place, for example after a restart, adds the routes for `warren exec` to it.
         setup.prepare_for_exec().await?;
         Ok(was_changed.then(|| "somebody has changed the table of `warren exec`".to_owned()))
     }

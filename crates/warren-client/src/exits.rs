@@ -30,11 +30,11 @@ const AVOIDED_FOR: Duration = Duration::from_secs(30);
 /// An exit that a profile's client would use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownExit {
-    /// The exit, with all keys that are accepted for it.
+    /// The exit, including all keys that the client accepts for it.
     pub exit: RemoteExit,
     /// The exit's name in the fleet's roster, if it is in the roster.
     pub member: Option<String>,
-    /// Whether the profile lists it.
+    /// Whether the profile lists the exit.
     pub is_pinned: bool,
 }
 
@@ -213,7 +213,7 @@ impl Exits {
         self.avoided.push((place, now + AVOIDED_FOR));
     }
 
-    /// Notes that the exit in use refuses this client for good, and switches to the first exit that may accept it. Returns false
+    /// Records that the exit in use refuses this client for good, and switches to the first exit that may accept it. Returns false
     /// if every exit has refused.
     pub(crate) fn refused(&mut self, stop: Stop) -> bool {
         for place in 0..self.entries.len() {
@@ -314,7 +314,7 @@ impl Exits {
         })
     }
 
-    /// Notes that an exit has proven its key at an address.
+    /// Records that an exit has proven its key at an address.
     pub(crate) fn works(&mut self, way: Way) {
         if let Some(entry) = self.entries.get_mut(way.exit) {
             entry.addresses.last_good = Some(way.remote);

@@ -320,7 +320,7 @@ fn load(state_dir: &Path, profile: &ClientProfile) -> Option<KeptFleet> {
     };
     if !is_vouched(&known, profile) {
         tracing::warn!(
-            "{}: the profile no longer pins the exit that vouched for the fleet {}; {consequence}",
+            "ignoring {}: the exit that confirmed the fleet {} is no longer in the profile; {consequence}",
             file.display(),
             known.name
         );

@@ -25,7 +25,7 @@ const MOST_EXITS: usize = 640;
 /// How many resolvers may be asked for an exit's name.
 const MOST_RESOLVERS: usize = 16;
 const DNS_PORT: u16 = 53;
-/// How long a status request waits for the kernel to say whether the table is there.
+/// How long a status request waits for the kernel to say whether the table exists.
 const TIME_TO_LOOK: Duration = Duration::from_secs(1);
 
 /// The kill switch of a running daemon, closed or not in use.

@@ -7,7 +7,7 @@
 //! | the daemon's loop | `daemon` carries events between its owners: `sessions`, `exit_news`, `host_upkeep`, `health`, `on_demand` and `exec_requests` |
 //! | the way to an exit | `exits` knows the addresses and their order, `learnt_keys` the keys that exits have named, `lookup` finds them, `diagnose` says why none answers, `network_events` notices another network, `probe` checks that traffic flows |
 //! | names | `stub` answers programs that ask for names below a profile's domains |
-//! | the host | `host` sets up routes, rules and resolvers around the TUN `device`; `kill_switch` blocks what must not leave outside; `exec_upkeep` keeps single programs on a side of their own; `portal` lets a browser out to a login page |
+//! | the host | `host` sets up routes, rules and resolvers around the TUN `device`; `kill_switch` blocks what must not leave outside; `exec_upkeep` keeps the programs of `warren exec` inside or outside of the tunnel; `portal` lets a browser out to a login page |
 #![forbid(unsafe_code)]
 
 mod already;

@@ -36,8 +36,9 @@ const SOCKETS: usize = 4;
 const DEAF: &[SockFilter] = &[SockFilter::new(0x06, 0, 0, 0)];
 
 /// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones. Each request names its device and
-/// source address, so any socket can send any request of its address family. The sockets are never bound or connected. A second
-/// bind would need rights, and after a second connect the socket would receive nothing.
+/// source address, so any socket can send any request of its address family. The sockets are never bound or connected, because
+/// they are reused for different devices and addresses: binding to another device needs privileges that the sandbox has dropped,
+/// and a socket connected again would receive nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EchoSockets(Arc<Mutex<Vec<EchoSocket>>>);
 

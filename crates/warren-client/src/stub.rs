@@ -27,7 +27,8 @@ use self::message::{Question, failure};
 pub(crate) const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 87, 97, 1));
 const ADDRESSES: u8 = 16;
 const PORT: u16 = 53;
-/// Maximum number of queries handled at once. Programs repeat unanswered queries. The status counts the dropped ones.
+/// Maximum number of queries handled at once. Further queries are dropped and counted in the status; programs repeat unanswered
+/// queries.
 const MOST_QUERIES: usize = 256;
 const MOST_CONNECTIONS: usize = 32;
 /// How often each resolver is asked, and how long it may take. Programs give up after 5 s, and then ask once more.
@@ -74,7 +75,7 @@ impl StubSockets {
     }
 }
 
-/// A running stub. Dropping it ends it.
+/// A running stub resolver. Dropping this stops the resolver.
 #[derive(Debug)]
 pub(crate) struct Stub {
     address: IpAddr,

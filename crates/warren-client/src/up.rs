@@ -42,7 +42,7 @@ pub struct UpOptions {
     pub profile: PathBuf,
     /// How long to wait for traffic to flow.
     pub timeout: Duration,
-    /// Whether to close the kill switch although the profile does not ask for it.
+    /// Whether to close the kill switch even if the profile does not ask for a kill switch.
     pub kill_switch: bool,
     /// The exit to try first this time.
     pub exit: Option<String>,

@@ -173,7 +173,7 @@ impl InvitationView {
 /// The key of a removed client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedView {
-    /// The name of the client that had it.
+    /// The name of the client that had the key.
     pub name: String,
     /// The key.
     #[serde(deserialize_with = "stored_key")]

@@ -41,17 +41,17 @@ pub enum Request {
     ClientAdd { client: NewClient },
     /// Exit: enrol all of these clients, or none.
     ClientAddAll { clients: Vec<NewClient> },
-    /// Exit: a page of the enrolled clients, by name.
+    /// Exit: a page of the enrolled clients, sorted by name.
     ClientList { page: PageQuery },
     /// Exit: one client.
     ClientShow { name: String },
     /// Exit: add an invitation, whose token enrols a key.
     ClientInvite { invitation: Invitation },
-    /// Exit: a page of the unused invitations, by name.
+    /// Exit: a page of the unused invitations, sorted by name.
     InvitationList { page: PageQuery },
     /// Exit: whether an unused invitation has this name.
     IsInvited { name: String },
-    /// Exit: a page of the keys of removed clients, by key.
+    /// Exit: a page of the keys of removed clients, sorted by key.
     RemovedList { page: PageQuery },
     /// Exit: import the clients of `clients.toml`, or only say what that would change.
     ClientImport { dry_run: bool },

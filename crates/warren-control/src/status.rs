@@ -130,7 +130,7 @@ impl State {
     }
 }
 
-/// The facts that a daemon reports about itself, with either role.
+/// The facts that a daemon reports about itself, whether it is a client or an exit.
 pub struct Observed<'a> {
     /// The daemon's state.
     pub state: State,

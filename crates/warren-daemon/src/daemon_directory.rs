@@ -122,7 +122,7 @@ impl DaemonDirectory {
         self.path.join("kill-switch")
     }
 
-    /// The journal of the table for single programs ([`warren_host::exec_groups`]), which outlasts the daemon.
+    /// The journal of the nftables table for `warren exec` ([`warren_host::exec_groups`]), which outlasts the daemon.
     pub fn exec(&self) -> PathBuf {
         self.path.join("exec")
     }
@@ -358,8 +358,8 @@ impl DaemonDirectory {
         Ok(found_any)
     }
 
-    /// Removes the table for single programs. While a program is still inside, the table stays, the program has no way
-    /// out, and a warning says so. Returns whether the table was removed.
+    /// Removes the nftables table for `warren exec`. While a program is still in the inside group, the table stays, the program
+    /// can send nothing, and a warning says so. Returns whether the table was removed.
     ///
     /// # Errors
     /// When nft fails.

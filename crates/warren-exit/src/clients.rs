@@ -100,7 +100,7 @@ impl Clients {
         }
     }
 
-    /// Notes which clients have sent something since the last call. Call it about once a second.
+    /// Records which clients have sent something since the last call. Call it about once a second.
     pub(crate) fn hear(&mut self, now: Instant, snapshot: &Snapshot) {
         // The map is made anew at each call, so that ended connections are forgotten.
         let mut received = HashMap::with_capacity(snapshot.connections.len());

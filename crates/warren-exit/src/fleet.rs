@@ -447,7 +447,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Notes that the registry contains everything up to this revision.
+    /// Records that the registry contains everything up to this revision.
     fn act_by(&mut self, revision: i64, sessions: &mut ExitSessions) {
         self.revision = self.revision.max(revision);
         self.say(ExitMessage::Applied { revision: self.revision }, sessions);

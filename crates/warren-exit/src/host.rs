@@ -210,7 +210,7 @@ impl HostSetup {
     }
 
     fn log_who_forwards(&mut self, for_others: bool) {
-        const SENTENCE: &str = "forwarding is turned on for the whole host, so this host forwards for others too, not only for clients; if clients have no internet, see `warren doctor`";
+        const SENTENCE: &str = "forwarding is turned on for the whole host, so this host also forwards packets that are not from or for clients; if clients cannot reach the internet, see `warren doctor`";
         match self.forwards_for_others.replace(for_others) {
             None if for_others => tracing::info!("{SENTENCE}"),
             Some(false) if for_others => tracing::warn!("{SENTENCE}"),

@@ -36,7 +36,8 @@ pub(crate) fn registry_after(
 ) -> anyhow::Result<ClientRegistry> {
     let (now, entropy) = (Instant::now(), warren_daemon::entropy::source());
     let mut sessions = ExitSessions::new(settings.clone(), before, now, SystemTime::now(), entropy)?;
-    // The sessions adopt a change once it is stored. This trial stores nothing, so it reports success by itself.
+    // The sessions adopt a change once it is stored. This trial stores nothing, so it reports to the sessions that the change is
+    // stored.
     if let Some(id) = sessions.adopt(now, edited)? {
         sessions.stored(now, id, Ok(()));
     }

@@ -195,7 +195,7 @@ fn create_device(config: &ExitSettings, workers: u8) -> anyhow::Result<(Device, 
     warren_tun::create(&settings).map_err(advise_on_device)
 }
 
-/// Logs each chain of another firewall that keeps clients from the exit or from the internet, with what to do.
+/// Logs each chain of another firewall that keeps clients from the exit or from the internet, and says how to fix it.
 fn warn_of_other_firewalls(config: &ExitSettings) {
     let ports = config.ports();
     for firewall in other_firewalls::look(&ports) {

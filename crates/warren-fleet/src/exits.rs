@@ -108,7 +108,7 @@ impl Exits {
         self.members.insert(exit, member.bounded());
     }
 
-    /// Notes that a member's value cannot be read. The member stays in the fleet. Otherwise a recovery would treat it as removed.
+    /// Records that a member's value cannot be read. The member stays in the fleet. Otherwise a recovery would treat it as removed.
     pub(crate) fn cannot_read_member(&mut self, exit: ExitId) {
         self.changes += 1;
         self.members.entry(exit.clone()).or_default();
@@ -120,7 +120,7 @@ impl Exits {
         self.removed = removed;
     }
 
-    /// Notes that an exit was removed at a revision, or that it may come back.
+    /// Records that an exit was removed at a revision, or that it may come back.
     pub(crate) fn note_removed(&mut self, exit: ExitId, at: Option<i64>) {
         self.changes += 1;
         match at {

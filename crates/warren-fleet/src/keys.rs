@@ -24,7 +24,7 @@ pub(crate) enum Key {
     Forwards,
     /// `se/KEY`: the exit that has a client's session.
     Session(PublicKey),
-    /// `ex/ID`: an exit's heartbeat. It has a lease.
+    /// `ex/ID`: an exit's heartbeat, which expires with its lease.
     Heartbeat(ExitId),
     /// `mb/ID`: an exit that belongs to the fleet.
     Member(ExitId),

@@ -149,7 +149,7 @@ impl Link {
         Ok(())
     }
 
-    /// Notes that the exit's connection has ended.
+    /// Records that the exit's connection has ended.
     pub(crate) fn exit_gone(&mut self) {
         self.exit = None;
         self.requests.abandon();
@@ -297,7 +297,7 @@ impl Link {
     pub(crate) fn store_down(&mut self, reason: String, now: Instant) {
         self.requests.lose();
         let since = match &self.store {
-            // Several members may fail one after the other. The exit is told since when none of them has answered.
+            // Several members may fail one after the other. The exit learns the time since which no member has answered.
             Store::Down { since, .. } => *since,
             Store::Up { .. } | Store::Refused(_) => now,
         };
@@ -377,8 +377,8 @@ impl Link {
         self.requests.lose();
         let contents = read(&self.keys, Some(&self.me), pairs);
         let (roster, drains) = (self.copy.roster().map(<[u8]>::to_vec), self.copy.drains());
-        // The revisions of a store that was recovered from an old backup count on from there. The exit takes lower ones only with a full
-        // copy. An exit that has not confirmed the copy that it got keeps its own, which may be newer.
+        // In a store that was recovered from an old backup, revisions continue from the backup's revision. The exit takes lower
+        // ones only with a full copy. An exit that has not confirmed the copy that it got keeps its own, which may be newer.
         let is_set_back = revision < self.copy.revision();
         let is_unsure = |exit: &Exit| is_set_back || exit.whole.is_some_and(|whole| exit.applied < whole);
         let changes = self.copy.replace(revision, contents.rows, contents.others);

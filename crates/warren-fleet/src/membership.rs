@@ -23,8 +23,8 @@ pub(crate) async fn rejoin(client: &mut Client, keys: &Keys, me: &ExitId) -> any
     Ok(())
 }
 
-/// Returns the changes that take an exit out of the fleet. The exit stays out until it joins with a new ticket. Its etcd user stays
-/// until a link or command that may remove users does so.
+/// Returns the changes that take an exit out of the fleet. The exit stays out until it joins with a new ticket. Its etcd user
+/// stays until a link or command that may remove users removes this user.
 pub(crate) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> {
     let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
     operations.push(TxnOp::put(keys.name(&Key::RemovedExit(exit.clone())), REMOVED, None));

@@ -27,7 +27,7 @@ pub(crate) struct Meta {
 pub(crate) struct Recovery {
     /// The copy's epoch.
     pub(crate) epoch: u64,
-    /// The copy's revision. The recovered store knows all changes up to there.
+    /// The copy's revision. The recovered store contains all changes up to this revision.
     pub(crate) revision: i64,
     /// The revision of the latest value that the store had when the recovery began. The store's own revision may be higher: since the backup
     /// was restored, leases have ended.

@@ -143,7 +143,7 @@ impl Requests {
         answers
     }
 
-    /// Notes that the connection to the store is lost. Transactions that were sent may or may not succeed.
+    /// Records that the connection to the store is lost. Transactions that were sent may or may not succeed.
     pub(crate) fn lose(&mut self) {
         self.under_way = None;
     }

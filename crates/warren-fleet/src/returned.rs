@@ -23,7 +23,7 @@ pub(crate) struct Returned {
     epoch: u64,
     /// The exits whose copies have come back in this epoch.
     back: BTreeSet<ExitId>,
-    /// The highest revision of a copy that has come back, by the epoch of the copies.
+    /// For each epoch, the highest revision of the copies that have come back.
     newest: BTreeMap<u64, i64>,
     open: Vec<Open>,
 }
@@ -38,7 +38,7 @@ struct Open {
 }
 
 impl Returned {
-    /// Notes that an exit has come back with its copy, in an epoch of the store.
+    /// Records that an exit has come back with its copy, in an epoch of the store.
     pub(crate) fn come_back(
         &mut self,
         (me, epoch): (&ExitId, u64),
@@ -82,7 +82,7 @@ impl Returned {
         self.open.iter().map(|open| &open.row)
     }
 
-    /// Notes that invitations need not wait any more.
+    /// Records that invitations need not wait any more.
     pub(crate) fn forget(&mut self, invitations: &BTreeSet<RowId>) {
         self.open.retain(|open| !invitations.contains(&open.row.id()));
     }

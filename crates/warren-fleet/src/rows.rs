@@ -83,7 +83,7 @@ impl Rows {
         self.rows.contains_key(&id)
     }
 
-    /// Whether the store has a value there, even one that cannot be read.
+    /// Whether the store has a value for this row, even one that cannot be read.
     pub(crate) fn is_there(&self, id: RowId) -> bool {
         self.has(id) || self.is_unreadable(id)
     }
@@ -120,7 +120,7 @@ impl Rows {
         self.rows.iter().map(|(id, row)| (*id, row))
     }
 
-    /// The revision of the latest change of a row that is still there. A removed client leaves its removed key.
+    /// The revision of the latest change among the rows that still exist. A removed client leaves the row of its removed key.
     pub(crate) fn latest_change(&self) -> i64 {
         self.rows.values().map(|row| row.modified).max().unwrap_or(0)
     }
@@ -142,7 +142,7 @@ impl Rows {
         }
     }
 
-    /// Notes that a row has a value that cannot be read. A transaction that changes the row must expect this
+    /// Records that a row has a value that cannot be read. A transaction that changes the row must expect this
     /// revision.
     pub(crate) fn cannot_read(&mut self, id: RowId, modified: i64) {
         self.unreadable.insert(id, modified);
@@ -159,7 +159,7 @@ impl Rows {
         }
     }
 
-    /// Notes that all prefixes, or all forwards, have a newer revision.
+    /// Records that all prefixes, or all forwards, have a newer revision.
     pub(crate) fn touch(&mut self, subject: Subject, modified: i64) {
         match subject {
             Subject::Prefixes => self.prefixes = modified,

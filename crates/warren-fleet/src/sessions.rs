@@ -107,7 +107,8 @@ pub(crate) struct SessionBatch {
 }
 
 impl Sessions {
-    /// Records that a client has opened a session here, or keeps one, with its process's nonce and its number.
+    /// Records that a client has opened or kept a session here. `nonce` is that of the client's process, and `claim` is the
+    /// session's number.
     pub(crate) fn open(&mut self, key: PublicKey, (nonce, claim): (Vec<u8>, u64), now: Instant) {
         let basis = self.revision(&key);
         self.own.insert(key, Own { nonce, claim, opened: now, basis });
@@ -115,7 +116,7 @@ impl Sessions {
         self.changed(key);
     }
 
-    /// Notes that a key's record may have to be written, no matter what is being written now.
+    /// Remembers that a key's record may have to be written, no matter what is being written now.
     fn changed(&mut self, key: PublicKey) {
         self.change += 1;
         self.unsent.insert(key, self.change);
@@ -159,7 +160,7 @@ impl Sessions {
         }
     }
 
-    /// Notes a record that cannot be read. If the client's session is here, the record is written again.
+    /// Remembers that a record cannot be read. If the client's session is here, the record is written again.
     pub(crate) fn cannot_read(&mut self, key: PublicKey, modified: i64) {
         self.records.insert(key, (modified, None));
         if self.own.contains_key(&key) {

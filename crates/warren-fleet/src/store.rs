@@ -101,7 +101,7 @@ impl StoreOptions {
     }
 }
 
-/// Returns an answer of etcd, with its error as a sentence.
+/// Returns etcd's answer, or its error as a sentence.
 pub(crate) fn in_words<T>(answer: Result<T, etcd_client::Error>) -> anyhow::Result<T> {
     answer.map_err(|error| anyhow::anyhow!("{}", sentence(&error)))
 }

@@ -50,7 +50,7 @@ impl Draft {
         self.expected.len() <= MAX_OPERATIONS && self.operations.len() <= MAX_OPERATIONS
     }
 
-    /// Whether both drafts can be in one transaction, with neither depending on the other.
+    /// Whether both drafts can be in one transaction, because neither depends on the other.
     pub(crate) fn is_apart_from(&self, other: &Self) -> bool {
         let mut keys = self.expected.keys().chain(self.operations.keys());
         !keys.any(|key| other.expected.contains_key(key) || other.operations.contains_key(key))

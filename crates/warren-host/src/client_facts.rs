@@ -6,7 +6,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{DeviceName, GuestNetwork, Ports, band::Band, foreign_rules::Tunnel};
 
-/// The facts that a client's plan depends on. It has 17 fields because the plan follows from each of these facts.
+/// The facts that a client's plan depends on. There are 17 fields because the plan needs each of these facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientPlanFacts {
     /// The TUN device.

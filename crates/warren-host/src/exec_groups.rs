@@ -1,9 +1,11 @@
-//! Runs single programs inside a tunnel while the host is outside, or outside while the host is inside.
+//! For `warren exec`: runs a program inside the tunnel while the rest of the host is outside, or outside while the rest of the
+//! host is inside.
 //!
-//! A program's cgroup ([`ExecGroup`]) decides on which side it is. An nftables table recognises the packets of these
-//! cgroups and marks them. It drops packets that cannot leave on their program's side. The table belongs to no process. It
-//! stays, no matter how the daemon ends, so packets of a program inside never leave outside. [`release`] removes the
-//! table. If a program is still inside, it keeps the table, which then gives the program no way out.
+//! A program's cgroup ([`ExecGroup`]) decides on which side it is. An nftables table recognises the packets of these cgroups and
+//! marks them. It drops packets that cannot leave on their program's side. The table belongs to no process. It stays, no matter
+//! how the daemon ends, so packets of a program in the inside group never leave outside the tunnel. [`release`] removes the
+//! table, unless a program is still in the inside group. In that case the table stays and drops everything that the program
+//! sends.
 
 mod cgroup;
 mod rules;
@@ -138,18 +140,18 @@ impl ExecTable {
     }
 }
 
-/// The fate of the programs inside when their tunnel has ended.
+/// What becomes of the programs in the inside group once their tunnel has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     /// There was nothing to release.
     Nothing,
     /// The table and the cgroups are gone.
     All,
-    /// Programs are still inside. The table stays, and they have no way out.
+    /// Programs are still in the inside group. The table stays and drops everything that they send.
     CutOff,
 }
 
-/// Removes what [`ExecTable::make`] has made, if no program is inside. No daemon may run.
+/// Removes what [`ExecTable::make`] has made, if no program is in the inside group. No daemon may run.
 ///
 /// # Errors
 /// If a daemon holds the journal, the journal is about another network namespace, or nft fails.

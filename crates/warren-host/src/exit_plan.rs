@@ -11,7 +11,7 @@ use crate::{
 pub use crate::exit_host::{Egress, ExitHost};
 pub use crate::table_names::EXIT_TABLE as TABLE;
 
-/// The rules of an exit's table, as in its plan.
+/// The rules of an exit's nftables table, identical to those in the exit's plan.
 pub fn ruleset(host: &ExitHost) -> String {
     exit_ruleset::ruleset(host)
 }

@@ -230,7 +230,7 @@ pub fn has_ipv6() -> io::Result<bool> {
     Ok(!sysctl::devices("ipv6")?.is_empty())
 }
 
-/// Whether `device` takes IPv6 addresses: this kernel has IPv6, and it is not switched off there (`disable_ipv6`).
+/// Whether `device` accepts IPv6 addresses. This is so if the kernel has IPv6 and `disable_ipv6` is not set for the device.
 ///
 /// # Errors
 /// If `/proc/sys` cannot be read.

@@ -112,7 +112,7 @@ async fn bypasses_among(
 }
 
 impl Bypass {
-    /// Whether the rule leaves the band alone: it comes after the band, or jumps no further than the band's start.
+    /// Whether the rule does not affect the band, because it comes after the band, or jumps no further than the band's start.
     fn is_behind(&self, band: Band) -> bool {
         match self.how {
             How::Leads(_) => self.priority > band.last(),

@@ -170,7 +170,8 @@ impl SeenWay {
         }
         for attribute in &route.attributes {
             if let RouteAttribute::Oif(device) = attribute
-                // A default route may need no gateway, as over PPP. Any other route without one ends on its own link.
+                // A default route may need no gateway, for example over PPP. Any other route without a gateway reaches only its
+                // own link.
                 && (is_default || has_gateway(&route.attributes))
             {
                 ways.push(Self { device: *device, is_default });

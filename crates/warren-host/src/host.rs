@@ -303,7 +303,7 @@ impl Host {
                 let ruleset = step.owned_rules().map(|(_, ruleset)| ruleset.to_owned()).unwrap_or_default();
                 self.owners.extend(owner.map(|owner| (entry, OwnedTable { owner, ruleset })));
             }
-            // The entry stays: undoing the plan also undoes the part that took effect.
+            // The entry stays in the journal, so that undoing the plan also undoes whatever part of this step took effect.
             Err(error) if step::may_be_half_made(step) => {
                 applied.add(entry, step);
                 return Err(error);

@@ -43,7 +43,7 @@ pub struct KillSwitch {
 /// The state of a kill switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Open: the kill switch was not closed in this boot, or was opened since.
+    /// Open: the kill switch has not been closed since the host booted, or it was opened again.
     Open,
     /// Closed, and its table is in the kernel.
     Closed,
@@ -78,12 +78,12 @@ impl KillSwitchRules {
 }
 
 impl KillSwitch {
-    /// Closes the kill switch of the profile `name`, whose journal is at `journal`. An existing table is replaced
-    /// atomically, unless it is the one that these rules make.
+    /// Closes the kill switch of the profile `name`, whose journal is at `journal`. An existing table is replaced atomically,
+    /// unless it already matches these rules.
     ///
     /// # Errors
-    /// If another process has the journal open, the journal is about another network namespace, or nft fails. In
-    /// that case an earlier table stays.
+    /// If another process has the journal open, if the journal is about another network namespace, or if nft fails. In that case
+    /// an earlier table stays.
     pub async fn close(
         journal: impl AsRef<Path>,
         name: &str,

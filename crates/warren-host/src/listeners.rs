@@ -57,7 +57,7 @@ fn listed() -> io::Result<Vec<Listener>> {
     Ok(listeners)
 }
 
-/// Reads one of TCP's tables of proc(5).
+/// Parses /proc/net/tcp or /proc/net/tcp6 (proc(5)) and returns the listeners.
 fn parse(table: impl BufRead) -> io::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for line in table.lines().skip(1) {

@@ -60,8 +60,8 @@ pub fn follows_links_at(path: &Path) -> bool {
     fs::metadata(directory_of(path)).is_ok_and(|directory| owners.contains(&directory.uid()))
 }
 
-/// Refuses anything but regular files. Also refuses a hard link to a file that does not belong to the directory's
-/// owner: it is a second name for another user's file.
+/// Refuses anything but regular files. Also refuses a hard link to a file that does not belong to the directory's owner, because
+/// such a link is a second name for another user's file.
 pub(crate) fn check(file: &File, path: &Path) -> io::Result<()> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {

@@ -6,5 +6,5 @@ pub(crate) const MAIN: u32 = 254;
 pub(crate) const TUNNELS: u32 = 0x5761;
 /// The first of the tables for replies to visitors.
 pub(crate) const ANSWERS: u32 = TUNNELS + 0x100;
-/// The first of the tables for single programs.
+/// The first of the routing tables for `warren exec`.
 pub(crate) const EXEC: u32 = ANSWERS + 0x100;

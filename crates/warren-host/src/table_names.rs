@@ -53,8 +53,7 @@ pub fn guard_table(profile: &str) -> String {
     format!("warren-dns_{profile}")
 }
 
-/// Returns the name of a profile's table for single programs. No name from [`firewall_table`] has this
-/// prefix.
+/// Returns the name of a profile's table for `warren exec`. No name from [`firewall_table`] has this prefix.
 pub fn exec_table(profile: &str) -> String {
     format!("warren-exec_{profile}")
 }

@@ -15,7 +15,7 @@ const QUIC_PORT: u16 = 443;
 const FULL_PACKET: usize = 1_000;
 
 impl Lane {
-    /// The lane of a packet: that of its flow if it needs order, else the unordered one.
+    /// The lane of a packet: the lane of its flow if the packet must stay in order, else the unordered lane.
     pub fn of_packet(packet: &[u8]) -> Self {
         let Ok(packet) = IpPacket::parse(packet) else { return Self::UNORDERED };
         let Some(header) = TransportHeader::of(&packet) else { return Self::UNORDERED };

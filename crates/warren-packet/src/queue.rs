@@ -237,7 +237,7 @@ impl FlowQueue {
 }
 
 impl Flow {
-    /// Removes and returns the flow's next packet that did not wait too long, with its wait.
+    /// Removes the flow's next packet that did not wait too long. Returns the packet and how long it waited.
     fn take(
         &mut self,
         (now, patience): (Instant, Patience),

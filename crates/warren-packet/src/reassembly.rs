@@ -85,7 +85,7 @@ impl Assembler {
             Place::Finished => return Ok(None),
             Place::Forgotten => return Err(DropReason::FragmentTimeout),
             Place::TooOld => {
-                // Its other fragments must not be counted again.
+                // The packet's other fragments must not be counted again.
                 self.history.finish(fragment.id);
                 return Err(DropReason::FragmentTimeout);
             }

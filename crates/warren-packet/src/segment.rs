@@ -96,7 +96,8 @@ fn finish_checksum(
         }
     }
 
-    // The checksum is further inside, as in VXLAN or IP in IP, or cannot stay partial. The receiver would not complete it.
+    // The checksum is that of an inner packet (VXLAN, IP in IP), or it cannot stay partial, because the receiver would not
+    // complete it.
     let end = field + 2;
     if start < packet.header_length() || end > bytes.len() {
         return Err(Malformed::ChecksumPosition { start, field });

@@ -140,7 +140,7 @@ fn set_option_of<T>(
 ) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
     // SAFETY: the descriptor is open while `socket` is borrowed. The kernel reads `length` bytes at `value`, a T that is borrowed
-    // until the call returns. It writes nothing.
+    // until the call returns. The kernel writes nothing to it.
     let result =
         unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const *value).cast(), length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -84,7 +84,7 @@ pub struct ConnectionStats {
 }
 
 impl ConnectionStats {
-    /// The figures of a connection that is not QUIC's, of which only the datagrams are known.
+    /// The figures of a connection of another protocol than QUIC. Only its datagrams are known.
     pub fn of_other_protocol(remote: SocketAddr, sent: Datagrams, received: Datagrams) -> Self {
         Self {
             remote,

@@ -275,7 +275,7 @@ impl ClientSession {
         if any_up {
             return;
         }
-        // Connection 0 must report each failure: it is the only one that retries while nothing carries traffic.
+        // Connection 0 must report each failure, because no other connection retries while nothing carries traffic.
         if was_up || index == 0 {
             self.say_down(now, &loss);
         }

@@ -115,7 +115,7 @@ impl WallClock {
 }
 
 impl ExitSessions {
-    /// Makes the state of an exit that starts at `now`, which is `wall` on the wall clock, with the registry of earlier runs.
+    /// Makes the state of an exit that starts at `now`, which is `wall` on the wall clock. The registry is that of earlier runs.
     ///
     /// # Errors
     ///

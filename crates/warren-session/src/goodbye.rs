@@ -41,7 +41,7 @@ pub enum Goodbye {
     TimedOut,
     /// A newer connection of the same client process took the place of this one.
     Superseded,
-    /// The client's user stopped it. Its session ends.
+    /// The user stopped the client. The client's session ends.
     ClientStopped,
     /// The other side broke the protocol.
     Protocol(Violation),
@@ -158,7 +158,7 @@ impl Goodbye {
 /// The sentence for the user: what happened, and what to do about it.
 impl fmt::Display for Goodbye {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // These two cover all reasons except the ones below. A test checks that no sentence is empty.
+        // These two methods cover all reasons that are not handled below. A test checks that no sentence is empty.
         let sentence = self.final_sentence().or(self.passing_sentence());
         match (self, sentence) {
             (Self::Version(Some(Versions { exit, client })), _) => write!(

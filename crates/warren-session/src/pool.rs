@@ -105,7 +105,7 @@ enum Choice {
     TakenFrom(PublicKey, u128),
 }
 
-/// The exit's own address in a pool's network: the first address after the network's, with the prefix length.
+/// The exit's own address in a pool's network, and the prefix length. The address is the first one after the network's address.
 pub fn gateway_ipv4(network: Ipv4Net) -> Ipv4Net {
     Ipv4Net::new_assert((u32::from(network.network()) | 1).into(), network.prefix_len())
 }
@@ -306,7 +306,7 @@ impl AddressPool {
     pub fn remove(&mut self, key: PublicKey) {
         self.give_back(key, Family::V4);
         self.give_back(key, Family::V6);
-        // The entry goes last. `give_back` finds the addresses by it.
+        // Removes the key's entry last, because `give_back` finds the addresses by this entry.
         self.set(key, None);
     }
 

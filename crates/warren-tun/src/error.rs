@@ -35,7 +35,7 @@ pub enum TunError {
     InvalidQueues {
         /// The requested number.
         queues: usize,
-        /// Half of the driver's limit.
+        /// Maximum number: half of the driver's limit of 256, because a queue may have two lanes.
         max: usize,
     },
     /// The kernel refused one step for another reason.

@@ -102,7 +102,7 @@ pub struct RepairSnapshot {
     pub is_on: bool,
     /// The share of the packets sent in the last five to ten seconds that the path lost, from 0 to 1.
     pub loss: f64,
-    /// Datagrams that were sent again. A copy of a repair does not count.
+    /// How often a lost datagram was sent again. The extra copy that follows the last attempt does not count.
     pub repaired: u64,
     /// Lost datagrams that were not sent again.
     pub given_up: u64,
@@ -222,7 +222,7 @@ pub struct PastConnections {
 /// The results of repair, summed over connections.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RepairSums {
-    /// Datagrams that were sent again. A copy of a repair does not count.
+    /// How often a lost datagram was sent again. The extra copy that follows the last attempt does not count.
     pub repaired: u64,
     /// Lost datagrams that were not sent again.
     pub given_up: u64,
@@ -249,7 +249,7 @@ pub struct QuicSums {
     pub datagrams_returned: u64,
     /// Kept datagrams that were given up because too many bytes were kept.
     pub datagrams_forgotten: u64,
-    /// Datagrams that a full send buffer dropped for newer ones.
+    /// Datagrams that were dropped from a full send buffer to make room for newer datagrams.
     pub send_drops_full: u64,
     /// Datagrams that no packet had room for.
     pub send_drops_too_large: u64,

@@ -178,7 +178,7 @@ impl Sessions {
     /// Removes a place from the session, whichever connection index has it.
     pub(crate) fn detach(&mut self, id: SessionId, place: Place) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
-        // A newer connection may have the index already. It stays.
+        // Only this place is removed, because a newer connection may have the index already.
         for slot in session.slots.iter_mut().filter(|slot| **slot == Some(place)) {
             *slot = None;
         }

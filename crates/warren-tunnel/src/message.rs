@@ -101,8 +101,8 @@ pub enum Report {
     /// The handshake is complete and the peer, at this address, proved this key. At an exit, `proven` is the one of the exit's
     /// keys that the exit has proven to the peer.
     Connected { connection: ConnectionId, peer: PublicKey, remote: SocketAddr, proven: Option<PublicKey> },
-    /// A WireGuard peer with this key has come up. The peer has this connection until the connection is
-    /// closed. It wants a session.
+    /// A WireGuard peer with this key has come up. The peer asks for a session. It keeps this connection until the connection is
+    /// closed.
     WireGuardUp { connection: ConnectionId, peer: PublicKey, remote: SocketAddr },
     /// Bytes of a connection's control stream, in order.
     Control { connection: ConnectionId, data: Bytes },

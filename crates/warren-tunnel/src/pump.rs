@@ -46,11 +46,12 @@ const SLOW: Duration = Duration::from_millis(10);
 const STALL: Duration = Duration::from_millis(20);
 /// A queue that has been empty for this long gives up its memory. By then, CoDel's state of its flows is out of date.
 const SPARED_AFTER: Duration = Duration::from_secs(10);
-/// How long a missing datagram holds back its lane while the path's round-trip time is unknown. Once it is known, the
-/// hold is the time of two repairs plus this much, because round-trip times change.
+/// How long a missing datagram holds back its lane while the path's round-trip time is unknown. Once it is known, a missing
+/// datagram holds back its lane for the time in which the peer can send it again twice, plus this much, because round-trip times
+/// change.
 const HOLD: Duration = Duration::from_millis(100);
-/// Time that a repair takes beyond 9/8 of a round trip: the delay of the peer's acknowledgement and the delay of a
-/// copy.
+/// Time beyond 9/8 of a round trip until a datagram that was sent again arrives: the delay of the peer's acknowledgement and the
+/// delay of a copy.
 const REPAIR_DELAY: Duration = Duration::from_millis(6);
 
 /// One connection's state on the packet path. It has 20 fields because each step of a packet's way uses one or two of them.

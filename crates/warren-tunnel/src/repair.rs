@@ -20,11 +20,12 @@ use self::budget::Budget;
 use self::planted::{Bug, is_planted};
 use self::watch::LossWatch;
 
-/// Maximum number of repairs of one datagram of an ordered lane.
+/// How often a lost datagram of an ordered lane is sent again at most, not counting the extra copy.
 // There are no parity packets. They would help only if many calls at once used a long path with purely random
 // loss (bench/LOG.md, "Parity for real-time traffic, by calculation").
 const ORDERED_ROUNDS: u8 = 2;
-/// A datagram of the unordered lane is repaired once, if it left less than this long ago. Later it would be of no use to a call.
+/// A lost datagram of the unordered lane is sent again once, if it was first sent less than this long ago. After that, a call has
+/// no use for it.
 const FRESH: Duration = Duration::from_millis(400);
 /// A copy of the last repair follows after this time, because nothing else makes up for its loss. A burst of losses is
 /// over by then.
@@ -37,10 +38,10 @@ pub(crate) struct Outgoing {
     pub context: Option<u64>,
 }
 
-/// Counts of lost datagrams, by what became of them.
+/// How many lost datagrams were sent again, and how many were not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RepairCounts {
-    /// Datagrams that were sent again. A copy of a repair does not count.
+    /// How often a lost datagram was sent again. The extra copy that follows the last attempt does not count.
     pub repaired: u64,
     /// Lost datagrams that were not sent again, because their rounds or the budget were used up or they were too old.
     pub given_up: u64,
@@ -90,7 +91,7 @@ impl Repair {
         if self.next.is_empty() {
             self.next.resize(Lane::COUNT, Number::ZERO);
         }
-        // Always there: a lane's index is below `Lane::COUNT`.
+        // `get_mut` always finds an entry, because a lane's index is below `Lane::COUNT`.
         let Some(next) = self.next.get_mut(lane.index()) else {
             return Outgoing { datagram: framed.freeze(), context: None };
         };

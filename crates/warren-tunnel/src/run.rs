@@ -108,9 +108,9 @@ pub(super) struct Worker {
     snapshots: Snapshots,
     /// The memory of all packets that connections hold back to restore the order.
     held: usize,
-    /// Pumps with postponed repairs: a copy to send, or a missing datagram to stop waiting for.
+    /// Pumps with postponed work of `Repair`: a copy to send, or a missing datagram to stop waiting for.
     repairs: Vec<usize>,
-    /// When the earliest of these repairs is due.
+    /// When the earliest of this work is due.
     repair_due: Option<Instant>,
     /// When postponed repairs last ran.
     last_repairs: Instant,
@@ -270,7 +270,7 @@ impl Worker {
         self.look_after_connections(now);
         if self.repair_due.is_some_and(|due| due <= now) {
             self.run_repairs(now);
-            // Sends these repairs, which were queued after this turn's flush.
+            // Sends the datagrams of `run_repairs`, which were queued after this turn's flush.
             self.endpoint.flush(cx);
         }
         // If the timer is still set, it fires once more. That costs one empty turn.

@@ -45,7 +45,7 @@ pub(crate) struct WireGuard {
     looked_after: Instant,
 }
 
-/// The peers that are up, by their numbers.
+/// The peers that are up, keyed by the peers' numbers.
 pub(crate) struct Members {
     worker: WorkerPlace,
     by_peer: HashMap<usize, Member>,

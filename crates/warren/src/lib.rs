@@ -138,7 +138,7 @@ fn up_as_member(directories: &Directories, arguments: UpArgs) -> anyhow::Result<
     let file = config::find_profile(&directories.config, profile.as_deref())?;
     if file.parent() != Some(directories.config.as_path()) {
         let sentence = format!(
-            "only root may use a profile outside {}; run this as root, or name a profile there",
+            "only root may use a profile outside {0}; run this as root, or name a profile in {0}",
             directories.config.display()
         );
         return Err(Failure::new(ExitCode::Usage, sentence).into());

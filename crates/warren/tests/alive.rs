@@ -58,7 +58,8 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
     client.down();
 }
 
-/// Scorecard F8 is `WARREN_REBINDS=12`: rebinds five seconds apart. The last third changes the address too.
+/// For row F8 of the scorecard (docs/torture.md), run this test with `WARREN_REBINDS=12`. The rebinds are then five seconds
+/// apart. The last third also changes the address.
 #[test]
 fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
     let Some(net) = Net::new() else { return };
@@ -136,7 +137,8 @@ fn a_client_that_moves_to_another_network_takes_its_flows_along() {
     assert_eq!(client.status().number("/totals/connections_ended"), 0, "no connection was replaced");
 }
 
-/// Scorecard F14 is `WARREN_FREEZES=10`: ten clients freeze at once, and every second one resumes with another address.
+/// For row F14 of the scorecard (docs/torture.md), run this test with `WARREN_FREEZES=10`. Then ten clients freeze at once, and
+/// every second one resumes with another address.
 #[test]
 fn a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once() {
     let Some(net) = Net::new() else { return };
@@ -235,7 +237,7 @@ fn both_ip_versions_are_carried_by_each_and_by_a_name_that_has_both() {
     assert_eq!(carried.len(), 6);
 }
 
-/// Scorecard F19 is `WARREN_TAKEOVER=3` (seconds).
+/// For row F19 of the scorecard (docs/torture.md), run this test with `WARREN_TAKEOVER=3` (seconds).
 #[test]
 fn when_one_ip_version_breaks_the_other_takes_over_within_seconds() {
     let Some(net) = Net::new() else { return };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::support::counters::{HEADERS, packets_and_bytes_of_one, packets_counted, packets_of_one};
 use crate::support::{Client, Exit, Namespace, Net, asked, flows, seconds};
 
-/// Scorecard F3 and F4 are `WARREN_HANDSHAKES=50` each.
+/// For rows F3 and F4 of the scorecard (docs/torture.md), run this test with `WARREN_HANDSHAKES=50`.
 #[test]
 fn sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram() {
     let Some(net) = Net::new() else { return };
@@ -41,7 +41,7 @@ fn sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram() {
     client.assert_host_unchanged();
 }
 
-/// Scorecard F4 is `WARREN_SPOILT_BYTES=10000000` in each direction.
+/// For row F4 of the scorecard (docs/torture.md), run this test with `WARREN_SPOILT_BYTES=10000000`, the bytes in each direction.
 #[test]
 fn bytes_stay_right_over_a_path_that_spoils_every_fiftieth_datagram() {
     let Some(net) = Net::new() else { return };

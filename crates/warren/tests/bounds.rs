@@ -15,7 +15,7 @@ use crate::support::library_client::{LibraryClient, runtime};
 use crate::support::memory::{forget_peak, peak_kib, rss_kib};
 use crate::support::{Client, Exit, ExitOptions, Net, Status, asked, eventually, peer, seconds};
 
-/// Scorecard B2 and R6 are `WARREN_HOSTILE=200000`, for this test and the next.
+/// For rows B2 and R6 of the scorecard (docs/torture.md), run this test and the next with `WARREN_HOSTILE=200000`.
 #[test]
 fn hostile_datagrams_cost_an_exit_no_answer_no_room_no_tunnel_and_few_lines_of_log() {
     bombard(true);
@@ -136,7 +136,8 @@ fn bombard(silent: bool) {
     client.down();
 }
 
-/// The second kind of scorecard R6: an enrolled client may open any number of sessions, one after another.
+/// The second part of row R6 of the scorecard (docs/torture.md). An enrolled client may open any number of sessions, one after
+/// another.
 #[test]
 fn sessions_that_come_and_go_without_end_fill_no_log() {
     let Some(net) = Net::new() else { return };

@@ -13,7 +13,8 @@ use warren_quic::key::PrivateKey;
 use crate::support::crowd::{CONNECTIONS, Crowd, LISTENING, SENDING, Shared, exit_with};
 use crate::support::{Namespace, Net, asked, eventually, seconds};
 
-/// Scorecard L4 is `WARREN_CROWD=100`: that many clients are connected, and twice as many are enrolled.
+/// For row L4 of the scorecard (docs/torture.md), run this test with `WARREN_CROWD=100`. Then 100 clients are connected, and 200
+/// are enrolled.
 #[test]
 fn many_clients_cost_an_exit_little_and_its_operator_no_waiting() {
     let Some(net) = Net::new() else { return };
@@ -77,7 +78,7 @@ fn many_clients_cost_an_exit_little_and_its_operator_no_waiting() {
     }
 }
 
-/// Scorecard L8 is `WARREN_AWAY=600` (seconds).
+/// For row L8 of the scorecard (docs/torture.md), run this test with `WARREN_AWAY=600` (seconds).
 #[test]
 #[ignore = "takes ten minutes; `scripts/torture crowd --release` runs it"]
 fn a_hundred_clients_whose_exit_was_away_for_long_are_soon_back_and_tried_seldom_meanwhile() {

@@ -7,7 +7,7 @@ use toml::Value;
 
 use crate::support::{Client, Exit, ExitOptions, HostState, Net, Status, asked};
 
-/// Scorecard L2 is `WARREN_CYCLES=500`; the test suite runs a few cycles.
+/// For row L2 of the scorecard (docs/torture.md), run this test with `WARREN_CYCLES=500`. The test suite runs only a few cycles.
 #[test]
 fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
     let Some(net) = Net::new() else { return };

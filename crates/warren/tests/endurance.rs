@@ -7,7 +7,8 @@ use rustix::process::Signal;
 
 use crate::support::{Attempts, Client, Exit, LeakCounter, Net, asked, eventually, seconds};
 
-/// Scorecard F6 is `WARREN_BLACK_HOLES=2,2,2,2,2,2,20,120` (seconds each).
+/// For row F6 of the scorecard (docs/torture.md), run this test with `WARREN_BLACK_HOLES=2,2,2,2,2,2,20,120`, the seconds of each
+/// black hole.
 #[test]
 #[ignore = "takes minutes; `scripts/torture holes` runs it"]
 fn flow_survives_black_holes() {
@@ -57,7 +58,7 @@ fn flow_survives_black_holes() {
     client.down();
 }
 
-/// Scorecard K7 is `WARREN_LOCKDOWN_SECONDS=60`.
+/// For row K7 of the scorecard (docs/torture.md), run this test with `WARREN_LOCKDOWN_SECONDS=60`.
 #[test]
 #[ignore = "takes a minute; `scripts/torture lockdown` runs it"]
 fn nothing_leaves_a_locked_host_while_daemons_come_and_go() {

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Client, Exit, Net, asked, eventually, seconds};
 
-/// Scorecard F9 is `WARREN_FLAPS=102 WARREN_FLAP_SECONDS=2`. The first two flaps are not measured.
+/// For row F9 of the scorecard (docs/torture.md), run this test with `WARREN_FLAPS=102 WARREN_FLAP_SECONDS=2`. The first two
+/// flaps are not measured.
 #[test]
 fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() {
     let Some(net) = Net::new() else { return };

@@ -23,7 +23,8 @@ const FLIGHTS: usize = 1_000;
 /// The exit's status field that counts Retries.
 const UNPROVEN: &str = "/strangers/address_unproven";
 
-/// Scorecard B5 is `WARREN_FLOOD_SECONDS=30`, for each of four floods.
+/// For row B5 of the scorecard (docs/torture.md), run this test with `WARREN_FLOOD_SECONDS=30`, the time of each of the four
+/// floods.
 ///
 /// As in L7, both ends of the tunnel share one core. The other core runs the sender, the flood and the new tunnels. The kernel
 /// delivers packets to the exit's socket on the sender's core, so this work is there too. The tunnel's core therefore does
@@ -129,7 +130,7 @@ fn flood_beside_a_tunnel(
     }
 }
 
-/// Scorecard R2 is `WARREN_CROWD=100`.
+/// For row R2 of the scorecard (docs/torture.md), run this test with `WARREN_CROWD=100`.
 #[test]
 #[ignore = "takes a minute; `scripts/torture bounds` runs it"]
 fn a_hundred_clients_and_a_flood_fit_into_128_mib() {

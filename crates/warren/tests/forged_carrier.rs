@@ -115,7 +115,7 @@ fn a_forged_packet_from_a_resolver_lets_no_query_past_the_guard() {
 
     client.up();
     forger.assert_shut(&RESOLVERS, "up");
-    // Other answers leave the way that the packet came in.
+    // Answers to and from other ports leave through the device on which the forged packet came in.
     let others = RESOLVERS.map(|[own, end, _]| [own, end, "5300"]);
     assert!(others.iter().all(|end| forger.gets_out(*end, "")), "answers are routed outside");
     eventually(seconds(20), "the tunnel works", || net.client.sh("ping -c 1 -W 1 203.0.113.2").succeeded());

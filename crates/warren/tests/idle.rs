@@ -7,7 +7,8 @@ use crate::support::counters::packets_counted;
 use crate::support::memory::rss_kib;
 use crate::support::{Client, Exit, Net, Status, asked, eventually, seconds};
 
-/// Scorecard R3 is `WARREN_IDLE_SECONDS=300`, and R6 uses 600. A window of three keep-alives shows the same rate.
+/// For row R3 of the scorecard (docs/torture.md), run this test with `WARREN_IDLE_SECONDS=300`, and for R6 with 600. A window of
+/// three keep-alives shows the same rate.
 #[test]
 #[ignore = "takes minutes; `scripts/torture bounds` runs it"]
 fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {

@@ -9,7 +9,7 @@ use crate::support::{
     Client, Exit, ExitOptions, HostState, Namespace, Net, asked, eventually, seconds, signal,
 };
 
-/// Kills each daemon once in each of its phases. Scorecard C2 is `WARREN_KILLS=50`.
+/// Kills each daemon once in each of its phases. For row C2 of the scorecard (docs/torture.md), set `WARREN_KILLS=50`.
 const KILLS: u64 = 4;
 
 /// A daemon that was told to stop may end before it is killed. The test then repeats that phase, up to this many times per kill.

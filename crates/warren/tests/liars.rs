@@ -18,7 +18,7 @@ use crate::support::lying_exit::{self, LyingExit};
 use crate::support::memory::{forget_peak, peak_kib};
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, Status, asked, eventually, seconds};
 
-/// Lies of each kind. Scorecard B3 is `WARREN_LIES=2000`.
+/// Returns how many lies of each kind are told. For row B3 of the scorecard (docs/torture.md), set `WARREN_LIES=2000`.
 fn each() -> u16 {
     asked("WARREN_LIES").unwrap_or(200)
 }

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, seconds};
 
-/// The number that scorecard A6 asks for.
+/// The number that row A6 of the scorecard (docs/torture.md) requires.
 const PACKETS: u64 = 1_000;
 
 #[test]

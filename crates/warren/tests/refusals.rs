@@ -238,8 +238,8 @@ fn a_bad_exit_configuration_is_refused_and_changes_nothing() {
     }
 }
 
-/// Expects `up` to fail with this code and one sentence that contains all of `says`, and to leave nothing behind.
-/// Scorecard A2 is `WARREN_TRIES=20`.
+/// Expects `up` to fail with this code and one sentence that contains all of `says`, and to leave nothing behind. For row A2 of
+/// the scorecard (docs/torture.md), set `WARREN_TRIES=20`.
 #[track_caller]
 fn assert_refused(client: &Client<'_>, code: i32, says: &[&str]) {
     let tries = asked("WARREN_TRIES").unwrap_or(1);

@@ -232,7 +232,7 @@ fn stream(net: &Net, exit: &Exit<'_>, profile: &Profile) -> Streamed {
     Streamed { lost_percent, repairs_sent, counted }
 }
 
-/// The sum of a counter of repair over a side's connections.
+/// Sums one repair counter over all connections of the client or the exit.
 fn repair_sum(status: &Status, field: &str) -> u64 {
     let of =
         |connection: &serde_json::Value| connection.pointer(&format!("/repair/{field}")).unwrap().as_u64();

@@ -164,7 +164,7 @@ fn clients_take_the_next_key_over_by_themselves_and_the_old_one_stays_until_all_
     let new_key = exit.status().text("/public_key").to_owned();
     assert!(said.contains("2 of 3 clients have not connected with the new key yet:"), "{said}");
     let row = |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
-    assert!(row("museum").contains("its version is too old to learn it"), "{said}");
+    assert!(row("museum").contains("its version of Warren is too old to receive keys"), "{said}");
     assert!(row("tablet").contains("never") && row("tablet").contains("to connect once"), "{said}");
     assert_eq!(row("laptop"), "", "{said}");
     assert_eq!(waiting(&exit), ["museum", "tablet"]);

@@ -14,7 +14,7 @@ use crate::support::{Exit, ExitOptions, Net, asked, seconds};
 
 /// A /29 without the network address, the exit's address and the broadcast address.
 const ADDRESSES: usize = 5;
-/// How many clients connect. Scorecard A7 is `WARREN_CHURN=1000`.
+/// How many clients connect. For row A7 of the scorecard (docs/torture.md), set `WARREN_CHURN=1000`.
 const CYCLES: usize = 60;
 
 #[test]

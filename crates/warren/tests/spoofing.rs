@@ -10,7 +10,7 @@ use crate::support::counters::packets_of_one;
 use crate::support::library_client::{LibraryClient, runtime, udp, udp6};
 use crate::support::{Exit, Net, Status, eventually, seconds};
 
-/// The number that scorecard A1 asks for.
+/// The number that row A1 of the scorecard (docs/torture.md) requires.
 const PACKETS: u64 = 10_000;
 /// The control: packets with the sender's own source.
 const OWN: u64 = 100;

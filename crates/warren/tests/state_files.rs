@@ -15,7 +15,7 @@ use crate::support::{
 
 /// Enough clients that a write takes a while.
 const CLIENTS: usize = 2_000;
-/// Scorecard C6 is `WARREN_STATE_KILLS=200`.
+/// For row C6 of the scorecard (docs/torture.md), set `WARREN_STATE_KILLS=200`.
 const KILLS: usize = 16;
 
 #[test]

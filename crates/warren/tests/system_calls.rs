@@ -24,7 +24,8 @@ const FAULTS: [Fault; 14] = [
     tun("read:error=EAGAIN:when=1+3"),
 ];
 
-/// Scorecard F17 is `WARREN_FAULT_SECONDS=10` for each of 28 faults.
+/// For row F17 of the scorecard (docs/torture.md), run this test with `WARREN_FAULT_SECONDS=10`, the time of each of the 28
+/// faults.
 #[test]
 #[ignore = "needs strace and takes minutes; `scripts/torture faults` runs it"]
 fn system_calls_that_fail_end_no_daemon_and_no_tunnel() {

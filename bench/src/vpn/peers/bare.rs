@@ -1,5 +1,5 @@
-//! A tunnel that consists only of QUIC between two TUN devices, by this program's `bare`. It shows what a tunnel on this
-//! library can reach.
+//! A tunnel of nothing but QUIC between two TUN devices, run by the `bare` subcommand of this program. It shows the best
+//! performance that any tunnel built on this QUIC library can achieve.
 
 use std::{process::Command, time::Instant};
 

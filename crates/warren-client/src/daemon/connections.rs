@@ -76,7 +76,7 @@ pub(super) struct Ended {
 /// The consequence of a connection's end.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Closed {
-    /// It was one of the session's connections.
+    /// The connection was one of the session's connections.
     OfSession(Ended),
     /// The connection took part in the race. `unproven` describes a definite answer whose sender has not proven to be the exit.
     OfRace { unproven: Option<String> },
@@ -325,7 +325,7 @@ impl Connections {
         self.failback.timeout().filter(|_| self.race.is_none())
     }
 
-    /// Notes the places of exits that are much nearer than the one in use.
+    /// Records the places of exits that are much nearer than the one in use.
     pub(super) fn set_nearer(&mut self, places: Vec<usize>) {
         self.nearer = places;
     }
@@ -340,7 +340,7 @@ impl Connections {
         self.race.is_some()
     }
 
-    /// Notes that the earlier exits are being asked now.
+    /// Records that the earlier exits are being asked now.
     pub(super) fn asks_for_failback(&mut self, now: Instant) {
         self.failback.asking(now);
     }

@@ -74,7 +74,7 @@ impl ExitNews {
         self.accept_learnt(profile, sessions).await;
     }
 
-    /// Notes that the exit in use has proven a key on a new connection.
+    /// Records that the exit in use has proven a key on a new connection.
     pub(super) async fn shown(&mut self, profile: &ClientProfile, sessions: &mut Sessions, key: PublicKey) {
         if let Some(exit) = pinned(profile, sessions) {
             self.learnt_keys.shown(exit, key);

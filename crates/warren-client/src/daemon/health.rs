@@ -91,7 +91,7 @@ impl Health {
         }
     }
 
-    /// Notes that traffic flows.
+    /// Records that traffic flows.
     pub(super) fn up(&mut self, endpoint: &Endpoint) {
         tracing::info!("connected to {endpoint}");
         self.set_state(State::Up);
@@ -105,7 +105,7 @@ impl Health {
         notify::ready("connected");
     }
 
-    /// Notes that the session in use has no connection left, or that another attempt to open one has failed. `had_session`
+    /// Records that the session in use has no connection left, or that another attempt to open one has failed. `had_session`
     /// says whether an exit has granted a session. If another attempt would hardly succeed, tells a waiting `up`.
     pub(super) fn lost(
         &mut self,
@@ -130,7 +130,7 @@ impl Health {
         self.down(reason, goodbye);
     }
 
-    /// Notes that no connection carries traffic, or that another attempt to open one has failed.
+    /// Records that no connection carries traffic, or that another attempt to open one has failed.
     fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
         if self.state == State::Up {
             // Counts only the loss of a tunnel that was up, not each attempt to restore it.
@@ -190,7 +190,7 @@ impl Health {
         self.last_error = Some(cause);
     }
 
-    /// Notes that every connection is silent. The exit may still answer on them later.
+    /// Records that every connection is silent. The exit may still answer on them later.
     pub(super) fn silent(&mut self, endpoint: &Endpoint) {
         if self.state != State::Up {
             return;
@@ -202,7 +202,7 @@ impl Health {
         self.set_state(State::Reconnecting);
     }
 
-    /// Notes that the client leaves the exit in use for another.
+    /// Records that the client leaves the exit in use for another.
     pub(super) fn moves(&mut self) {
         if self.state == State::Up {
             self.reconnects += 1;
@@ -210,7 +210,7 @@ impl Health {
         }
     }
 
-    /// Notes that every exit has refused for good. Returns whether that was reported before.
+    /// Records that every exit has refused for good. Returns whether that was reported before.
     pub(super) fn refused(&mut self, now: Instant, reason: Goodbye, sentence: String) -> bool {
         let is_told = self.state == State::Refused && self.refusal.says(&sentence);
         self.refusal.refuse(now, reason, sentence);
@@ -236,7 +236,7 @@ impl Health {
         }
     }
 
-    /// Notes that the tunnel rests on a trusted network. For a waiting `up`, this is a success.
+    /// Records that the tunnel rests on a trusted network. For a waiting `up`, this is a success.
     pub(super) fn rests(&mut self, network: &str) {
         self.set_state(State::Resting);
         self.refusal.over();
@@ -246,13 +246,13 @@ impl Health {
         notify::ready(&format!("resting on the trusted network {network}"));
     }
 
-    /// Notes that the tunnel no longer rests.
+    /// Records that the tunnel no longer rests.
     pub(super) fn goes_on(&mut self) {
         self.set_state(State::Connecting);
         notify::status(self.state.name());
     }
 
-    /// Notes that the client has given the session up.
+    /// Records that the client has given the session up.
     pub(super) fn session_given_up(&mut self, why: &str) {
         if !self.refusal.is_refused() {
             self.set_state(State::Reconnecting);

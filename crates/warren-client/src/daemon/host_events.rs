@@ -123,7 +123,7 @@ impl Daemon {
     /// Takes the tunnel down. The daemon, its sandbox and its sockets stay.
     async fn rest(&mut self, network: String) -> anyhow::Result<()> {
         tracing::info!("the tunnel rests on the trusted network {network}");
-        // Connections through the tunnel end first, as in a stop.
+        // Connections through the tunnel end first, just as when the daemon stops.
         self.sessions.end_flows().await;
         self.sessions.end().await;
         self.host.forget_unapplied();

@@ -30,7 +30,7 @@ pub(super) struct HostUpkeep {
     /// The TUN device and the routes, rules and resolvers around it.
     pub(super) setup: HostSetup,
     pub(super) lockdown: Lockdown,
-    /// Single programs inside or outside the tunnel.
+    /// The programs that `warren exec` has put inside or outside of the tunnel.
     pub(super) exec: ExecUpkeep,
     /// A user's way to a login page.
     portal: PortalUpkeep,
@@ -227,7 +227,7 @@ impl HostUpkeep {
         self.helper.take_in(process, user, side).await
     }
 
-    /// Adapts the table of single programs to the tunnel.
+    /// Adapts the nftables table for `warren exec` to the tunnel.
     ///
     /// # Errors
     /// When something could not be done.
@@ -285,7 +285,7 @@ impl HostUpkeep {
         self.setup.device().map(|device| device.name)
     }
 
-    /// Notes that the latest Welcome was applied. Returns whether applying one had failed before.
+    /// Records that the latest Welcome was applied. Returns whether applying one had failed before.
     async fn applied(&mut self) -> bool {
         if let Err(error) = self.follow_exec().await {
             // The programs stay cut off, and the next check of the host tries again.
@@ -299,7 +299,7 @@ impl HostUpkeep {
         self.unapplied.take().is_some()
     }
 
-    /// Notes that the host could not be set up as the latest Welcome asks.
+    /// Records that the host could not be set up as the latest Welcome asks.
     pub(super) fn not_applied(&mut self, sentence: String) {
         self.unapplied = Some(Trouble { sentence, since: Instant::now() });
     }

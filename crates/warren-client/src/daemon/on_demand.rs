@@ -146,12 +146,12 @@ impl OnDemand {
         Decision::Stay
     }
 
-    /// Notes that the tunnel rests now.
+    /// Records that the tunnel rests now.
     pub(super) fn rests(&mut self, name: String) {
         self.resting = Some(name);
     }
 
-    /// Notes that the tunnel goes on now. `by_user`: the user wants it up on this network.
+    /// Records that the tunnel goes on now. `by_user`: the user wants it up on this network.
     pub(super) fn goes_on(&mut self, now: Instant, by_user: bool) {
         let Some(name) = self.resting.take() else { return };
         self.has_opened = false;

@@ -237,7 +237,7 @@ impl Daemon {
     }
 }
 
-/// Refuses a request, with all causes of an error.
+/// Turns an error into the refusal of a request. The text contains the error's whole chain of causes.
 fn refused(error: impl Into<anyhow::Error>) -> RequestRefused {
     RequestRefused::new(format!("{:#}", error.into()))
 }

@@ -76,7 +76,8 @@ impl SessionPair {
         self.beside = Some(beside);
     }
 
-    /// Tells the exit in use that the client stays with its session, although it has opened another one elsewhere.
+    /// Tells the exit in use that the client keeps its session there, although the client has opened another session at another
+    /// exit.
     pub(super) fn stay(&mut self) {
         self.config.claim += 1;
         self.in_use.machine.stay(self.config.claim);
@@ -106,7 +107,8 @@ impl SessionPair {
         self.in_use.machine.set_fleet(fleet, has_other_exit);
     }
 
-    /// Asks the exit in use for a new session. The grant of an earlier session stays on the host until the new one is there.
+    /// Asks the exit in use for a new session. The grant of an earlier session stays in force on the host until a new session is
+    /// granted.
     pub(super) fn begin(&mut self, now: Instant) {
         self.in_use.machine = new_machine(&mut self.config);
         self.in_use.machine.start(now);

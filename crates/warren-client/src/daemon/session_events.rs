@@ -194,7 +194,7 @@ impl Daemon {
         }
     }
 
-    /// Notes that traffic flows.
+    /// Records that traffic flows.
     pub(super) fn up(&mut self) {
         self.health.up(self.sessions.connections.endpoint());
     }

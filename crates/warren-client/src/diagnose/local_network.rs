@@ -6,8 +6,7 @@ use warren_host::facts::{OutsideLink, outside_links};
 
 use crate::exits;
 
-/// Addresses for documentation (RFC 5737, RFC 3849), which stand for any address on the internet here. Nothing is sent
-/// there.
+/// Addresses for documentation (RFC 5737, RFC 3849), which stand for any address on the internet here. Nothing is sent to them.
 const ANYWHERE: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 443),
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 443),

@@ -47,7 +47,7 @@ impl Exits {
         self.rank(of_profile, &fleet.order());
     }
 
-    /// Notes that the user has asked for an exit, so that the client does not choose one. `member` is the exit's name
+    /// Records that the user has asked for an exit, so that the client does not choose one. `member` is the exit's name
     /// in the roster, or `None` for an exit of the profile.
     pub(crate) fn ask_for(&mut self, member: Option<String>) {
         self.is_asked = true;

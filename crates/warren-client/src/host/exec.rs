@@ -1,4 +1,4 @@
-//! The part of the host's set-up that serves single programs inside or outside of the tunnel.
+//! The part of the host's set-up that serves `warren exec`: programs that it puts inside or outside of the tunnel.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use warren_host::exec_groups::{ExecGroup, ExecRules, Side};
 use super::HostSetup;
 
 impl HostSetup {
-    /// Adds the routes and rules of single programs to the plan, now or as soon as there is a plan.
+    /// Adds the routes and rules for `warren exec` to the plan, now or as soon as there is a plan.
     ///
     /// # Errors
     /// When something could not be done. The next check of the host tries again.
@@ -34,7 +34,7 @@ impl HostSetup {
         self.standing.as_ref().is_some_and(|standing| standing.device.is_in_use())
     }
 
-    /// Returns the facts on which the table of single programs depends.
+    /// Returns the facts on which the nftables table for `warren exec` depends.
     ///
     /// # Errors
     /// When this host has no cgroup v2.

@@ -1,4 +1,4 @@
-//! The resolvers of single programs inside or outside of the tunnel.
+//! The resolvers of the programs that `warren exec` puts inside or outside of the tunnel.
 
 use std::net::IpAddr;
 

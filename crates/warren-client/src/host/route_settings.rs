@@ -20,7 +20,7 @@ pub(super) struct RouteSettings {
     /// Whether queries to the LAN's resolvers are refused although the profile leaves this host's resolvers alone, or lists one outside.
     pub(super) lan_without_dns: bool,
     pub(super) servers: Servers,
-    /// Whether `warren exec` can put single programs inside or outside of the tunnel.
+    /// Whether `warren exec` can put programs inside or outside of the tunnel.
     pub(super) exec: bool,
     /// Names below these domains are looked up at the tunnel's resolvers. If empty, all names are.
     pub(super) domains: Vec<String>,

@@ -86,7 +86,8 @@ impl Question {
         [high, low] == id && flags & 0x80 != 0 && [count_high, count_low] == [0, 1] && is_same
     }
 
-    /// Whether another resolver should be asked although this one has answered: it has failed or refused.
+    /// Whether another resolver should be asked although this one has answered, because the answer reports a failure or a
+    /// refusal.
     pub(super) fn is_worth_another(&self, answer: &[u8]) -> bool {
         let code = simple_dns::header_buffer::rcode(answer);
         matches!(code, Ok(RCODE::ServerFailure | RCODE::Refused | RCODE::NotImplemented))

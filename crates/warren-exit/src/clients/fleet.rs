@@ -114,7 +114,7 @@ impl Clients {
         }
     }
 
-    /// Tells the fleet that a client has a session here, or keeps it.
+    /// Tells the fleet that a client has opened or kept a session here.
     pub(super) fn say_opened(&mut self, session: SessionId, key: PublicKey) {
         let Some(fleet) = &mut self.fleet else { return };
         // If the session is over by now, the fleet does not need the message.
@@ -205,7 +205,7 @@ impl Clients {
         }
     }
 
-    /// Returns at how many exits a client is cut off. `None` while waiting may add more of them.
+    /// Returns the number of exits that have cut a client off. `None` while waiting may add more of them.
     fn cut_off(&self, awaited: &mut Awaited, fleet: &Fleet, waited: Duration) -> Option<CutOff> {
         // After a conflict, the rows are sent again in another request. So the check is whether the store has everything.
         if awaited.stored.is_none() && !self.sessions.owes() {

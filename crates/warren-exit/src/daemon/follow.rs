@@ -16,7 +16,7 @@ impl Daemon<'_> {
         if self.clients.have_forwards_moved()
             && let Err(error) = self.follow_host().await
         {
-            tracing::error!("the firewall cannot follow a client with forwards: {error:#}");
+            tracing::error!("the firewall rules could not be adapted to a client with forwards: {error:#}");
         }
     }
 

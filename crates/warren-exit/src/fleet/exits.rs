@@ -29,7 +29,7 @@ impl Exits {
         (self.list, self.changed) = (list, changed);
     }
 
-    /// Notes that the store currently reports nothing about the exits, so nobody knows what they have applied.
+    /// Records that the store currently reports nothing about the exits, so nobody knows what they have applied.
     pub(super) fn lose(&mut self) {
         self.waiting.clear();
     }

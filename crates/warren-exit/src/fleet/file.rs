@@ -55,7 +55,7 @@ impl FleetFile {
     /// Reads the file, which is beside the clients' store. A missing file means that the exit is new in its fleet.
     ///
     /// # Errors
-    /// When it cannot be read or is damaged, with what to do.
+    /// When the file cannot be read or is damaged. The message says what to do.
     pub(super) fn read(store: &Path, max_staleness: Option<Duration>) -> anyhow::Result<(Self, Kept)> {
         let path = store.with_file_name("fleet.json");
         let damaged = |why: String| {
@@ -98,7 +98,7 @@ impl FleetFile {
     /// When the file cannot be written. In that case it is unchanged.
     pub(super) fn keep(&mut self, kept: Kept) -> Result<(), ConfigError> {
         let kept = Kept { revision: kept.revision.max(self.floor), ..kept };
-        // The written time may be in the future, if the clock has been set back since. It must not stay.
+        // If the clock has been set back since, the written time may be in the future. Then it must be written again.
         let waited = kept.answered.unwrap_or_default().abs_diff(self.written.answered.unwrap_or_default());
         let is_same = kept.unsent == self.written.unsent
             && kept.members == self.written.members

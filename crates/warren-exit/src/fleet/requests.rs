@@ -97,7 +97,7 @@ pub(super) struct Took {
 }
 
 impl Requests {
-    /// Notes that a request cannot reach the store.
+    /// Records that a request cannot reach the store.
     pub(super) fn not_asked(&mut self, id: StoreRequestId) {
         if let Some(verdict @ Verdict::Open) = self.watched.get_mut(&id) {
             *verdict = Verdict::NotAsked;

@@ -32,7 +32,7 @@ pub(super) struct Serving {
     is_ending: bool,
     /// Whether clients are sent away now.
     is_leaving: bool,
-    /// When a stale exit cuts off the clients that are left.
+    /// When an exit that has become stale ends the sessions of the clients that are still connected.
     cut_off: Option<Instant>,
     is_stale: bool,
 }
@@ -58,7 +58,7 @@ impl Serving {
         }
     }
 
-    /// Notes that the store answered `ago` before now. Returns whether the answer is a new one.
+    /// Records that the store answered `ago` before now. Returns whether the answer is a new one.
     pub(super) fn heard(&mut self, now: Instant, ago: Duration) -> bool {
         // This is the same answer as before, or an earlier one, for instance because `warren-fleet` has restarted.
         if self.answered.is_some() && ago.saturating_add(SAME) >= self.silent(now) {

@@ -27,7 +27,7 @@ impl FleetSocket {
     /// lock, so an existing socket file is a leftover.
     ///
     /// # Errors
-    /// When the directory or the socket cannot be made, with what to do.
+    /// When the directory or the socket cannot be made. The message says what to do.
     pub(crate) fn bind(runtime: &Path) -> anyhow::Result<Self> {
         let directory = runtime.join("fleet");
         let path = directory.join("fleet.sock");

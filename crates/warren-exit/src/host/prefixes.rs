@@ -30,8 +30,8 @@ enum Addresses {
     /// At least one address was never found out. It could be in any network.
     Unknown,
     Known(Vec<IpAddr>),
-    /// The helper's last list was empty. These are the addresses of the list before that. Another program may be rewriting the
-    /// file, so they count until the next look.
+    /// The helper's last list was empty. These are the addresses of the list before that. The list may be empty only because
+    /// another program is rewriting resolv.conf, so the previous addresses stay valid until the next check.
     Emptied(Vec<IpAddr>),
 }
 

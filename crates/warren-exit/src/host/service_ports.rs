@@ -86,7 +86,7 @@ impl ServicePorts {
     /// Like [`Self::host_ports`], but lists the host's ports now.
     ///
     /// # Errors
-    /// If the host cannot be looked at.
+    /// If the state of the host cannot be read.
     pub(super) async fn host_ports_now(&self, config: &ExitSettings) -> anyhow::Result<HostPorts> {
         let Listed { own, published, .. } = list(self.helper.clone()).await;
         Ok(HostPorts::new(own_ports(config), own?, published?.ports))

@@ -41,9 +41,8 @@ impl Upkeep {
         let mut failed = Vec::new();
         match plan {
             Ok(plan) => failed.extend(self.follow(host, plan).await),
-            Err(error) => {
-                failed.push(format!("the firewall cannot follow what has changed on this host: {error:#}"))
-            }
+            Err(error) => failed
+                .push(format!("the firewall rules could not be adapted to a change on this host: {error:#}")),
         }
         match host.repair(&self.plan, &mut self.applied).await {
             Ok(found) => {

@@ -47,8 +47,8 @@ impl ClientFigures {
 const TOTALS: [(&str, &str); 32] = [
     ("tun_reads", "Reads of the TUN that returned packets."),
     ("handed_over", "Reads of the TUN that were handed to another worker."),
-    ("tun_read_packets", "Packets cut from reads of the TUN."),
-    ("tun_read_bytes", "Bytes of packets cut from reads of the TUN."),
+    ("tun_read_packets", "Packets read from the TUN, after super-packets were split."),
+    ("tun_read_bytes", "Bytes of the packets read from the TUN, after super-packets were split."),
     ("tun_writes", "Writes that the TUN accepted."),
     ("tun_written_packets", "Packets written to the TUN, merged or not."),
     ("tun_written_bytes", "Bytes of packets written to the TUN."),
@@ -356,7 +356,7 @@ fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Fami
     })?;
     gauge(
         "warren_client_rate_limit_bits",
-        "Bits per second that the client may send, and may receive.",
+        "The client's rate limit in bits per second, for each direction.",
         |client| client.rate_limit.map(|rate| rate.bits_per_second() as f64),
     )?;
     gauge("warren_client_queued_bytes", "Bytes that are waiting for the client now.", |client| {

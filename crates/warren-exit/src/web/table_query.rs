@@ -25,7 +25,7 @@ pub(crate) enum Sort {
     Name,
     /// Clients with a session first.
     Connected,
-    /// Clients with the highest rates now first.
+    /// Clients with the highest current rates first.
     Rate,
     /// Clients with the most traffic first.
     Traffic,

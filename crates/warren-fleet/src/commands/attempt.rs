@@ -88,7 +88,7 @@ impl Attempt {
         Ok(Self { directory: directory.to_owned(), ticket: digest, host, credentials, is_again })
     }
 
-    /// Finds an attempt that has neither succeeded nor failed for good, with any ticket.
+    /// Finds an attempt that has neither succeeded nor failed for good, whichever ticket it uses.
     ///
     /// # Errors
     /// If its file cannot be read.
@@ -179,7 +179,7 @@ impl Attempt {
         self.credentials.iter().try_for_each(|name| gone(&own.join(name)))?;
         reached("credentials removed");
         gone(&own.join(ATTEMPT))?;
-        // This fails if an operator has put another file there. That file stays.
+        // If an operator has put another file into the directory, this fails, and the file and the directory stay.
         let _ = std::fs::remove_dir(own);
         Ok(())
     }

@@ -97,7 +97,9 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     };
     let what = match (was_member, is_known || had_user) {
         (true, _) => format!("{exit} is removed from the fleet.\n"),
-        (false, true) => format!("{exit} is not in the fleet. Its tickets and its etcd user are gone.\n"),
+        (false, true) => format!(
+            "{exit} is not in the fleet. Any tickets and etcd user that it still had are now removed.\n"
+        ),
         (false, false) if roster.is_empty() => {
             bail!("the fleet has no exit {exit}; `warren fleet status` lists all")
         }

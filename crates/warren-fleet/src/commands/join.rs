@@ -207,7 +207,7 @@ async fn look(options: &StoreOptions, ticket: &Ticket) -> Result<(Client, Meta),
     })
 }
 
-/// Whether the store has refused a user. It does so once the user is removed.
+/// Whether the store has refused a user, which it does once the user is removed.
 fn is_void(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}");
     ["permission denied", "authentication failed"].iter().any(|part| text.contains(part))

@@ -236,8 +236,8 @@ async fn from_store(
     Ok((pairs, fleet))
 }
 
-/// Takes this exit out of the fleet, with its etcd user. Returns what remains to be done. An exit on another host may have the same
-/// name now, because this one was removed and the other has joined in its place. That exit stays.
+/// Takes this exit out of the fleet, with its etcd user. Returns what remains to be done. If this exit was already removed and an
+/// exit on another host has joined under its name, that other exit stays in the fleet.
 async fn take_out(
     mut fleet: Connected,
     config: &FleetConfig,

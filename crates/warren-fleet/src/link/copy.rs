@@ -344,7 +344,7 @@ impl Copy {
         self.changes += 1;
     }
 
-    /// Notes that the copy is from the disk. A drain may have begun since it was written, so the exit must not be told that there
+    /// Records that the copy is from the disk. A drain may have begun since it was written, so the exit must not be told that there
     /// is no drain.
     pub(crate) fn is_from_disk(&mut self) {
         self.others.drains = self.others.drains.filter(|on| *on);

@@ -59,7 +59,7 @@ impl Exit {
         Self::start(Disk::default(), random, now)
     }
 
-    /// Starts an exit with what an earlier one has left.
+    /// Starts an exit with the disk of an earlier one.
     fn start(disk: Disk, random: &mut Random, now: Instant) -> Self {
         let registry = ClientRegistry::from_rows(disk.rows.values().cloned()).unwrap();
         let config = SessionConfig {
@@ -225,7 +225,7 @@ impl Exit {
     }
 
     fn ask(&mut self, now: Instant, request: StoreRequest) {
-        // What is in force must survive before the store is asked.
+        // Everything in force is saved before the store is asked, so that it survives if the exit is killed.
         self.save();
         let StoreRequest { id, changes: rows } = request;
         if self.is_reachable() {

@@ -42,7 +42,7 @@ pub(super) struct Site {
     pub(super) slow_until: Option<Instant>,
     /// When the link notices that the path is cut.
     pub(super) breaks_at: Option<Instant>,
-    /// Names that a recovery could not put back, of which it tells the operator.
+    /// Names that a recovery could not put back. It reports them to the operator.
     pub(super) left_out: Vec<String>,
     pub(super) disk: Option<Snapshot>,
     to_exit: VecDeque<FleetMessage>,
@@ -183,7 +183,7 @@ impl Site {
         self.exit.sessions.handle_timeout(now);
         self.exit.act(now);
         self.tick(store, now);
-        // Everything takes its time, and stays in order.
+        // Each message is delayed at random, but messages in one direction stay in order.
         let percent = if self.slow_until.is_some() { 5 } else { 75 };
         let mut arrives = || random.below(100) < percent;
         while arrives() && self.deliver_to_link(now) {}
@@ -216,7 +216,7 @@ impl Site {
         self.cut_until.is_some() || self.slow_until.is_some()
     }
 
-    /// Whether the exit has had all that it needs for this long.
+    /// Whether the exit has been without trouble for at least this time.
     pub(super) fn is_healthy_for(&self, time: Duration, now: Instant) -> bool {
         !self.is_in_trouble() && self.used_since.is_some_and(|since| now.duration_since(since) >= time)
     }

@@ -76,7 +76,7 @@ impl MapStore {
                         self.leased.insert(key.clone(), lease);
                     }
                 }
-                // etcd has no event for a key that was not there.
+                // etcd has no event for the deletion of a key that did not exist.
                 None if self.pairs.remove(&key).is_none() => continue,
                 None => {}
             }
@@ -135,7 +135,7 @@ impl MapStore {
         ended.into_iter().for_each(|lease| self.revoke(lease));
     }
 
-    /// Replaces everything with a backup, whose history is not there. Leases begin again.
+    /// Replaces everything with a backup. A backup contains no history of events. Leases begin again.
     pub(crate) fn restore(&mut self, backup: &Self, cluster: u64, now: Instant) {
         let last_lease = self.last_lease;
         *self = backup.clone();
@@ -144,7 +144,7 @@ impl MapStore {
         self.leases.values_mut().for_each(|ends| *ends = now + LEASE_TIME);
     }
 
-    /// What a link looks at before it uses the store.
+    /// What a link reads before it uses the store.
     pub(crate) fn find(&self, keys: &Keys, me: &ExitId) -> Found {
         let modified = |key: Key| self.pairs.get(&keys.name(&key)).map_or(0, |(_, modified)| *modified);
         let meta = self.pairs.get(&keys.name(&Key::Meta));

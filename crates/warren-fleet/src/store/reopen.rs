@@ -30,7 +30,7 @@ pub(crate) struct Copy<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reopened {
     pub(crate) reopened: usize,
-    /// Those that wait for other exits.
+    /// Invitations that wait for other exits.
     pub(crate) waiting: usize,
 }
 
@@ -41,7 +41,7 @@ struct State {
     members: BTreeSet<ExitId>,
 }
 
-/// Notes that a copy has come back in an epoch. The last one puts the invitations back. `store`: the store's rows.
+/// Records that a copy has come back in an epoch. The last one puts the invitations back. `store`: the store's rows.
 ///
 /// # Errors
 /// If the store does not answer, or others change the same values all the time.

@@ -68,7 +68,7 @@ impl LastAnswer {
         Self { start, after: AtomicU64::new(0) }
     }
 
-    /// Notes an answer that came just now.
+    /// Records an answer that came just now.
     fn now(&self) {
         let after = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.after.store(after.saturating_add(1), Ordering::Relaxed);

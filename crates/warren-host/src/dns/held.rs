@@ -63,11 +63,11 @@ pub fn owners(state: &Path) -> Result<Vec<String>, DnsError> {
     Ok(owners)
 }
 
-/// Puts back what the killed daemon of `owner` had replaced. Returns a list of everything that was put back, each as a part of a
-/// sentence.
+/// Puts back what the killed daemon of `owner` had replaced. Returns one phrase for each thing that was put back, for use in a
+/// message.
 ///
 /// # Errors
-/// If a running daemon holds it, or something cannot be put back.
+/// If a running daemon of `owner` still holds the DNS settings, or something cannot be put back.
 pub async fn recover(state: &Path, owner: &str) -> Result<Vec<String>, DnsError> {
     let directory = state.join(DIRECTORY);
     if !note_path(&directory, owner).exists() {

@@ -103,7 +103,7 @@ fn below(plan: &DnsPlan) -> Result<Vec<SocketAddr>, DnsError> {
             Method::Resolved { .. } => {}
         }
     }
-    // Warren's own stub must not be asked: it would ask itself.
+    // Warren's own stub must not be asked, because it would then ask itself.
     let own = plan.in_files();
     found.retain(|server| !own.contains(&server.ip()));
     Ok(found)

@@ -2,10 +2,9 @@
 //! program's file stays. There are two exceptions: a file system that lacks the flags of renameat2(2) ([`rename_over`],
 //! [`place_if_free`]), and a program that writes the file in place between Warren's last look and Warren's write.
 //!
-//! A regular file is changed in place, so its inode, mode, owner and labels stay. This is also the only way to change a
-//! file that is mounted over another one, as in containers. The file is opened once, compared with the state that the
-//! caller saw, and written through the same descriptor. If another program renames its own file to the path meanwhile,
-//! that file stays.
+//! A regular file is changed in place, so its inode, mode, owner and labels stay. This is also the only way to change a file that
+//! is mounted over another one, which is common in containers. The file is opened once, compared with the state that the caller
+//! saw, and written through the same descriptor. If another program renames its own file to the path meanwhile, that file stays.
 //!
 //! A symbolic link is replaced as a link and never followed, because its target belongs to another program. Warren's file
 //! and the link change places in one step, so Warren can examine the object that it took away.
@@ -32,7 +31,7 @@ use crate::durable_file::{self, Owner, sync_directory_of};
 
 /// Puts `new` at `path`, durably, in place of `seen`. Returns whether it has done so.
 ///
-/// `false` means that another program was faster. Then `path` is as that program left it, with its object or with none.
+/// `false` means that another program was faster. Then `path` stays as that program left it, even if it left nothing there.
 pub(super) fn replace(path: &Path, seen: &Standing, new: &Standing) -> Result<bool, DnsError> {
     let replaced = match (seen, new) {
         (Standing::Missing, Standing::Missing) => Ok(true),

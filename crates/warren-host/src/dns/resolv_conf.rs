@@ -136,7 +136,7 @@ impl From<Vec<u8>> for Content {
     }
 }
 
-/// Whether the error says that the object is no longer what it was a moment ago.
+/// Whether the error says that another program has just replaced or removed the object.
 fn is_change(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || [Errno::LOOP, Errno::INVAL].iter().any(|errno| is(error, *errno))

@@ -1,4 +1,4 @@
-//! The facts on which the table of single programs depends, and the marks that the table sets.
+//! The facts on which the nftables table for `warren exec` depends, and the marks that the table sets.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,8 @@ pub struct ExecRules {
     pub outside: String,
     /// The tunnel's slot. `None` while there is no tunnel.
     pub slot: Option<u8>,
-    /// The index of the TUN device, the only way out for a program inside. `None` while there is no device.
+    /// The index of the TUN device, the only device through which a program in the inside group may send. `None` while there is
+    /// no device.
     pub device: Option<u32>,
     /// The resolvers inside. The first of each IP version is asked.
     pub resolvers: Vec<IpAddr>,
@@ -40,7 +41,7 @@ impl Marks {
 }
 
 impl ExecRules {
-    /// The rules without a tunnel: a program inside has no way out.
+    /// The rules while there is no tunnel. A program in the inside group then cannot send anything.
     pub fn cut_off(inside: String, outside: String) -> Self {
         Self { inside, outside, slot: None, device: None, resolvers: Vec::new(), outside_resolvers: None }
     }

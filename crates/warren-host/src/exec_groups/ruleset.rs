@@ -89,7 +89,7 @@ fn marking(rules: &ExecRules) -> Vec<String> {
     if rules.outside_resolvers.is_some() {
         statements.push(format!("{} goto outside", socket(&rules.outside)));
     }
-    // The kernel sends some packets of a connection without its socket, as in TIME_WAIT. A packet with a socket is another
+    // The kernel sends some packets of a connection without a socket, for example in TIME_WAIT. A packet with a socket is another
     // program's, even if it has the ports of an earlier connection.
     statements.push("socket mark != 0xffffffff return".into());
     for mark in [marks.inside, marks.outside] {
@@ -158,8 +158,8 @@ fn source(rules: &ExecRules) -> Vec<String> {
     inside.chain([outside]).collect()
 }
 
-/// The only way out for a program inside. An index is never used again, so no other device can take the place of a TUN that
-/// is gone.
+/// Rules that let a program in the inside group send only through the loopback device and the TUN. An index is never used again,
+/// so no other device can take the place of a TUN that is gone.
 fn guard(rules: &ExecRules) -> Vec<String> {
     let mut statements = vec!["oifname \"lo\" accept".into()];
     statements.extend(rules.device.iter().map(|index| format!("oif {index} accept")));

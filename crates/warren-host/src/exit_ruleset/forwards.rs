@@ -52,7 +52,7 @@ impl<'h> Forwards<'h> {
         rules
     }
 
-    /// Matches packets to (`daddr` and `dport`) or from (`saddr` and `sport`) forwarded services.
+    /// Matches packets to forwarded services (with `daddr` and `dport`) or from them (with `saddr` and `sport`).
     fn services(&self, address: &str, port: &str) -> String {
         let Self { family, .. } = self;
         format!("{family} {address} . meta l4proto . th {port} {{ {} }}", self.targets().join(", "))

@@ -40,7 +40,7 @@ pub struct KillSwitchRules {
     pub portal: bool,
 }
 
-/// The packets of single programs that a kill switch lets out.
+/// The packets of programs started by `warren exec` that a kill switch lets out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecLetOut {
     /// The mark of programs inside. Their packets are judged by the device through which they finally leave.

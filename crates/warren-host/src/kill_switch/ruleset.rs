@@ -13,9 +13,9 @@ use crate::{
 
 /// The chains of a kill switch's table, one statement per line.
 ///
-/// A packet that one table drops is gone, even if another table accepts it. So each kill switch first gives its own
-/// carrier's packets a mark that all kill switches accept. Each kill switch also accepts the TUN devices of all of
-/// them, by their group.
+/// A packet that one table drops is gone, even if another table accepts it. So each kill switch first gives its own carrier's
+/// packets a mark that all kill switches accept. Each kill switch also accepts the TUN devices of all clients, which it
+/// recognizes by their device group.
 ///
 /// A program that may set marks itself (CAP_NET_RAW) must not get out that way. So no packet may start with the mark
 /// that all accept. The daemon's queries carry a secret mark until this table has recognized them.
@@ -282,7 +282,8 @@ fn is_default(elements: &str) -> bool {
 /// The carrier's mark with one more bit. It marks packets that a kill switch has found to go to one of its exits.
 const LET_OUT: u32 = CARRIER_MARK | CARRIER_BIT;
 
-/// The mark of connections that carry tunnels, as in a client's table. This table may be in force without a client's.
+/// The mark of connections that carry tunnels. A client's table sets the same mark, but this table may be in force without a
+/// client's table.
 const CARRIED: u32 = CARRIER_MARK | CARRIER_BIT;
 
 /// Multicast groups and the broadcast address that reach no further than the link or the site, for finding printers

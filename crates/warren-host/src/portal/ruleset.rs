@@ -44,7 +44,7 @@ pub(super) fn ruleset(rules: &PortalRules) -> String {
     // This is the priority that nft calls `dstnat` elsewhere. nft does not know that word for this hook.
     add("resolver", "type nat hook output priority -100; policy accept;", &resolver(rules));
     add("queries", "type filter hook output priority filter - 30; policy accept;", &queries(rules));
-    // The source may be the tunnel's address: it was chosen before the packet was marked.
+    // The source may be the tunnel's address, because the kernel chose it before the packet was marked.
     let source = format!("meta mark {PORTAL_MARK:#x} oifname != \"lo\" masquerade");
     add("source", "type nat hook postrouting priority srcnat; policy accept;", &[source]);
     text

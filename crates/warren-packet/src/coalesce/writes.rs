@@ -88,7 +88,7 @@ impl<'a, B: AsRef<[u8]>> Writes<'a, B> {
     }
 }
 
-/// A write, with the bytes that are made for it.
+/// A write, and the bytes that are generated for it.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) header: VirtioNetHeader,

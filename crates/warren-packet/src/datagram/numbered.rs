@@ -101,7 +101,7 @@ impl Place {
 /// The number of a received datagram, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
-    /// The datagram has no trailer, and so no number. It is not validated yet.
+    /// The datagram has no trailer, and so no number. The rest of the datagram is not validated yet.
     Unnumbered,
     /// A packet or fragment with this place.
     Numbered(Place),
@@ -113,7 +113,8 @@ impl Numbering {
     /// Cuts the trailer off a datagram, if it has one.
     ///
     /// [`Datagram::parse_without_trailer`](super::Datagram::parse_without_trailer) reads what remains of a numbered datagram. A
-    /// connection without numbers needs neither: [`Datagram::parse`](super::Datagram::parse) refuses numbered datagrams.
+    /// connection that does not number its datagrams needs neither: [`Datagram::parse`](super::Datagram::parse) refuses numbered
+    /// datagrams.
     ///
     /// # Errors
     /// [`DropReason::BadDatagram`] for a numbered datagram without a body, and for a "nothing below" datagram with flags,

@@ -131,7 +131,7 @@ impl fmt::Display for CloseReason {
             Self::TimedOut => f.write_str("the peer no longer answers"),
             Self::Reset => f.write_str("the peer no longer knows the connection; it was probably restarted"),
             Self::WrongPeerKey { presented } => {
-                write!(f, "the peer has another key than expected: it showed {presented}")
+                write!(f, "the peer has a different key than expected: it showed {presented}")
             }
             Self::NoCommonProtocol => f.write_str("the peer does not speak Warren's protocol"),
             Self::Transport(what) => write!(f, "the connection failed: {what}"),

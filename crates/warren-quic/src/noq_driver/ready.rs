@@ -14,7 +14,7 @@ use crate::boundary::ConnectionId;
 /// A source that can become ready.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Source {
-    /// A listening socket, by its place.
+    /// The listening socket at this place.
     Listener(usize),
     /// A connection.
     Connection(ConnectionId),

@@ -21,7 +21,7 @@ struct Counts {
 #[derive(Debug)]
 struct Watched {
     socket: Weak<UdpSocket>,
-    /// The kernel's count at the last read. It wraps.
+    /// The kernel's count at the last read. The kernel's counter wraps around.
     seen: u32,
 }
 

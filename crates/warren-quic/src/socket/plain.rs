@@ -25,7 +25,7 @@ const BUFFER_BYTES: usize = 65_536;
 /// How many bytes may wait while the kernel's buffer is full. More bytes would only wait for longer.
 const MOST_WAITING: usize = 512 * 1024;
 
-/// A UDP socket, with the sends that wait until it has room.
+/// A UDP socket, and the sends that wait until its buffer has room.
 #[derive(Debug)]
 pub struct PlainSocket {
     socket: CountedSocket,

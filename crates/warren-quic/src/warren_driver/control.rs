@@ -24,7 +24,7 @@ pub(super) struct Control {
     used: bool,
     /// Whether this side has finished the stream.
     finished: bool,
-    /// Whether the peer accepts no more bytes: it has all of them, or it stopped reading.
+    /// Whether the peer accepts no more bytes, because it has received all of them or has stopped reading.
     sending_is_over: bool,
     readable: bool,
     receiving_is_over: bool,
@@ -64,7 +64,7 @@ impl Control {
     /// Queues bytes and writes as many as the peer accepts now.
     pub(super) fn send(&mut self, quic: &mut Connection, data: &[u8]) -> Result<(), Overflow> {
         self.used |= !data.is_empty();
-        // Once sending is over, the peer accepts no more bytes. They would wait for ever.
+        // Once sending is over, the peer accepts no more bytes, so queued bytes would wait for ever.
         if !self.sending_is_over {
             self.outgoing.extend_from_slice(data);
         }

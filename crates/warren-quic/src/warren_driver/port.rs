@@ -141,7 +141,7 @@ impl Port {
         }
     }
 
-    /// Finds the slot of a datagram's connection, if the header is short, as in nearly all datagrams.
+    /// Finds the slot of a datagram's connection, if the datagram has a short header. Nearly all datagrams do.
     pub(super) fn route_short(&self, datagram: &[u8]) -> Option<(usize, ShortRoute)> {
         let route = self.endpoint.route_short(datagram)?;
         let slot = self.routes.get(route.connection.0).copied().flatten()?;

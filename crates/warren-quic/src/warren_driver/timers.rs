@@ -34,7 +34,7 @@ impl Timers {
         }
     }
 
-    /// Removes and returns a connection whose timer may be due, with the time it was set for.
+    /// Removes and returns a connection whose timer may be due, and the time for which the timer was set.
     pub(super) fn due(&mut self, now: Instant) -> Option<(usize, Instant)> {
         let Reverse((deadline, _)) = self.heap.peek()?;
         if *deadline > now {

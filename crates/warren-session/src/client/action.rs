@@ -34,7 +34,7 @@ pub enum ClientAction {
         /// An encoded message.
         bytes: Vec<u8>,
     },
-    /// Close the connection once everything sent before is delivered. Do not report further events of it.
+    /// Close the connection once everything sent before is delivered. Do not report further events of this connection.
     Close {
         /// The connection's number in the session.
         index: u32,

@@ -97,7 +97,7 @@ impl ClientSession {
         link.phase = if is_planted(Bug::RetryForgotten) { Phase::Parked } else { Phase::Waiting { at } };
     }
 
-    /// Begins a new outage of connection 0, because the session that it lost was stable.
+    /// Starts a new outage of connection 0. Called when a stable session was lost.
     pub(super) fn begin_outage(&mut self, now: Instant) {
         if let Some(first) = self.link_mut(0) {
             first.outage = Some(now);

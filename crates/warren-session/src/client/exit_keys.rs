@@ -64,7 +64,7 @@ pub enum KeyNews {
     Retired(PublicKey),
     /// The exit no longer names this key, and has never proven it.
     Withdrawn(PublicKey),
-    /// The exit has named a key that was retired. It is not accepted.
+    /// The exit has named a key that was retired. The client does not accept the key.
     Refused(PublicKey),
     /// The exit has named a new key before it has proven the previous new key. The client does not accept the new key yet.
     TooMany(PublicKey),

@@ -126,7 +126,7 @@ enum Proof {
 }
 
 impl Moves {
-    /// Notes that the exit in use sends its clients to other exits of the fleet. The client looks for one after a `pause`,
+    /// Records that the exit in use sends its clients to other exits of the fleet. The client looks for one after a `pause`,
     /// because many clients leave at once and should not all reach the other exits in the same moment. Returns whether the
     /// request is new.
     pub fn asked_to_leave(&mut self, now: Instant, pause: Duration) -> bool {
@@ -163,14 +163,14 @@ impl Moves {
             Some(Move { stage, place, is_asked, keeps_addresses: None, attached: None, probe_at: now });
     }
 
-    /// Notes that the new exit has granted a session, with the same addresses or with different ones.
+    /// Records that the new exit has granted a session, with the same addresses or with different ones.
     pub fn granted(&mut self, keeps_addresses: bool) {
         if let Some(moved) = &mut self.under_way {
             moved.keeps_addresses = Some(keeps_addresses);
         }
     }
 
-    /// Notes that an echo through a session is under way.
+    /// Records that an echo through a session is under way.
     pub fn asks(&mut self, which: Which) {
         *self.proof(which) = Proof::Asked;
     }
@@ -183,7 +183,7 @@ impl Moves {
         }
     }
 
-    /// Notes that an echo through a session was answered.
+    /// Records that an echo through a session was answered.
     pub fn answered(&mut self, now: Instant, which: Which) {
         *self.proof(which) = Proof::Given(now);
     }
@@ -196,7 +196,7 @@ impl Moves {
         }
     }
 
-    /// Notes that an echo through a session could not be sent. That says nothing about the session.
+    /// Records that an echo through a session could not be sent. That says nothing about the session.
     pub fn unanswered(&mut self, now: Instant, which: Which) {
         *self.proof(which) = Proof::Missing;
         if let Some(moved) = &mut self.under_way {
@@ -204,7 +204,7 @@ impl Moves {
         }
     }
 
-    /// Notes that a session has lost its last connection. All observations of it are void.
+    /// Records that a session has lost its last connection. Everything observed about the session so far no longer counts.
     pub fn lost(&mut self, which: Which) {
         *self.proof(which) = Proof::Missing;
     }
@@ -214,7 +214,7 @@ impl Moves {
         self.under_way.as_ref().is_some_and(Move::is_building)
     }
 
-    /// Whether the session in use is on trial: it could not be proven before the switch.
+    /// Whether the session in use is on trial, because it could not be proven before the switch.
     pub fn is_trying(&self) -> bool {
         self.under_way.as_ref().is_some_and(|moved| matches!(moved.stage, Stage::Trying { .. }))
     }
@@ -224,7 +224,7 @@ impl Moves {
         self.under_way.is_some()
     }
 
-    /// Notes that the sessions have changed places.
+    /// Records that the sessions have changed places.
     pub fn switched(&mut self, now: Instant) -> Switched {
         self.rests_until = Some(now + PAUSE);
         std::mem::swap(&mut self.in_use, &mut self.beside);
@@ -245,7 +245,7 @@ impl Moves {
         self.under_way.take().is_some_and(|moved| moved.is_building())
     }
 
-    /// Notes that the new session carries nothing, so that no move to its exit begins for a while. Returns that exit's place.
+    /// Records that the new session carries nothing, so that no move to its exit begins for a while. Returns that exit's place.
     /// Call [`Self::end`] afterwards.
     pub fn give_up(&mut self, now: Instant) -> Option<usize> {
         let moved = self.under_way.as_ref()?;
@@ -254,7 +254,7 @@ impl Moves {
         Some(moved.place)
     }
 
-    /// Notes that the sessions have changed places again, because the new one carries nothing.
+    /// Records that the sessions have changed places again, because the new one carries nothing.
     pub fn switched_back(&mut self, now: Instant) {
         std::mem::swap(&mut self.in_use, &mut self.beside);
         // Only the exit that failed must wait, which `failed` ensures. Moves to other exits need not wait.

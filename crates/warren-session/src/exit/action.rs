@@ -90,7 +90,7 @@ pub enum ExitAction {
         client: Option<WireGuardClient>,
     },
     /// Make these changes in the store, after those of earlier requests. Report the result with [`super::ExitSessions::stored`].
-    /// A lease is in a request before its client is told of it.
+    /// A lease is in such a request before the client learns of the lease.
     Store(StoreRequest),
 }
 

@@ -20,7 +20,7 @@ use crate::pool::AddressPool;
 /// The writer of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writer {
-    /// This exit, by a proposal.
+    /// This exit, through the proposal with this number.
     Own(StoreRequestId),
     /// Another exit, or another program that writes to the store.
     Other,

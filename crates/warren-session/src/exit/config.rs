@@ -31,7 +31,8 @@ pub struct SessionConfig {
     pub keep_alive: Duration,
     /// Bit set of the exit's optional features.
     pub features: u64,
-    /// The exit's public keys, the newest first, at most [`MAX_EXIT_KEYS`](crate::MAX_EXIT_KEYS). Clients that take updates are told.
+    /// The exit's public keys, the newest first, at most [`MAX_EXIT_KEYS`](crate::MAX_EXIT_KEYS). Clients that accept updates
+    /// learn these keys.
     pub exit_keys: Vec<PublicKey>,
     /// The exit's fleet. Clients that follow rosters get this fleet's roster.
     pub fleet: FleetNews,

@@ -126,7 +126,7 @@ impl ExitSessions {
         self.actions.push_back(ExitAction::Send { connection, bytes: message::encode(message) });
     }
 
-    /// Whether a key may open a session: it is the current or the next key of a client that is enabled.
+    /// Whether a key may open a session, as the current or the next key of a client that is enabled.
     pub fn is_client(&self, key: PublicKey) -> bool {
         self.is_known(key) && self.registry.by_key(key).is_none_or(|client| !client.disabled)
     }

@@ -81,7 +81,8 @@ impl ExitSessions {
         planned: &Leased,
         awaited: Option<Awaited>,
     ) -> Option<StoreRequestId> {
-        // The losers' rows are part of the request, so the store never has one address in two clients' rows.
+        // The request also contains the rows of the clients that lose these addresses, so the store never has one address in two
+        // rows.
         let losers = planned.taken_from.iter().map(|loser| (*loser, self.without(*loser, planned.lease)));
         let leases: Vec<_> = losers.chain([(key, planned.lease)]).collect();
         let Ok(((), changes)) = self.registry.changes_of(|registry| {

@@ -141,7 +141,8 @@ impl ExitSessions {
             (RowId::Client(key), RowChange::Client { client: None, .. }) => {
                 self.registry.row(RowId::Removed(key)) != RowId::Removed(key).deletion()
             }
-            // Only an operator can allow a removed key again, and that is a proposal.
+            // Only an operator can allow a removed key again, and an operator's change goes to the store as a proposal. So the
+            // exit alone can only add a removal.
             (_, RowChange::Removed { removed, .. }) => removed.is_some(),
             // An invitation is made by a proposal.
             (_, RowChange::Invitation { invitation: Some(invitation), .. }) => invitation.used_by.is_some(),

@@ -101,8 +101,8 @@ impl ExitSessions {
         }
     }
 
-    /// Schedules another write to the store, because it has refused one. `are_alone`: it has refused these rows by themselves, again
-    /// and again.
+    /// Schedules another write to the store, because it has refused one. `are_alone`: the store has repeatedly refused these
+    /// rows, even in a batch of their own.
     pub(super) fn save_later(&mut self, now: Instant, refusal: StoreRefusal, are_alone: bool) {
         // A retry that is already planned stays as it is: a batch contains all rows that the store lacks, so one retry covers them.
         if self.store.again_at.is_none() {

@@ -210,7 +210,7 @@ impl StoreState {
         Some(request)
     }
 
-    /// Notes that the rows of a request are stored, or must be sent again.
+    /// Records that the rows of a request are stored, or must be sent again.
     pub(super) fn recorded(&mut self, id: StoreRequestId, rows: &[RowId], is_stored: bool) {
         for row in rows {
             // If a later request contains the row too, that request decides.
@@ -371,7 +371,8 @@ impl StoreState {
         group
     }
 
-    /// Notes the outcome of a batch. Returns whether its rows were refused by themselves, and need not be sent again soon.
+    /// Records the outcome of a batch. Returns whether the store has refused a batch of only these rows, so that they need not be
+    /// sent again soon.
     pub(super) fn batch_answered(
         &mut self,
         rows: &[RowId],

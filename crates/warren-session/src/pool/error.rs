@@ -54,7 +54,7 @@ pub enum PoolError {
     InUse {
         /// The address.
         address: IpAddr,
-        /// The key that holds it.
+        /// The key of the client that holds the address.
         holder: PublicKey,
     },
     /// Every address is a static lease or held by an online client.

@@ -26,7 +26,7 @@ pub struct Roster {
     pub serial: u64,
     /// When the roster was signed, in whole seconds. Nothing depends on this time, because clocks can be wrong.
     pub issued_at: SystemTime,
-    /// The fleet key that has signed it.
+    /// The fleet key that has signed the roster.
     pub signer: FleetPublicKey,
     /// The exits, in the order of their names.
     pub exits: Vec<RosterExit>,

@@ -1,4 +1,4 @@
-//! Errors of a roster, and of a change of it.
+//! Errors of a roster, and of a change to a roster.
 
 use thiserror::Error;
 

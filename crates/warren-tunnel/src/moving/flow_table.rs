@@ -32,7 +32,7 @@ pub(super) struct FlowTable {
 struct Slot {
     /// The flow's hash, which is never 0. 0 while the slot is empty. Two flows share 64 bits about once in 10^10 moves.
     flow: AtomicU64,
-    /// When the latest packet was seen, with the mark [`ENDED`].
+    /// When the latest packet was seen, and the bit [`ENDED`].
     seen: AtomicU32,
 }
 

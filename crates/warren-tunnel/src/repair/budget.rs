@@ -2,11 +2,11 @@
 
 use super::planted::{Bug, is_planted};
 
-/// Repairs may take twice the lost share plus this much, because the loss at a moment differs from the measured one.
+/// Datagrams sent again may take twice the lost share plus this much, because the momentary loss differs from the measured loss.
 const SPARE: f64 = 0.01;
 /// Largest share of the bytes. It also bounds the harm of a wrong measure of the loss.
 const MOST: f64 = 0.15;
-/// How many bytes may be saved up: more than the repair of a burst of losses takes.
+/// How many bytes may be saved up. A burst of losses needs fewer.
 const SAVED: f64 = 256.0 * 1024.0;
 
 /// A token bucket.

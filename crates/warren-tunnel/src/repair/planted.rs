@@ -3,7 +3,7 @@
 warren_simulation::planted_bugs! {
     /// More is sent again than the budget allows.
     BudgetIgnored,
-    /// The copy of a repair is not charged to the budget.
+    /// The extra copy that follows the last attempt is not charged to the budget.
     CopyFree,
     /// A datagram is repaired as often as it is lost.
     RoundsIgnored,
@@ -15,7 +15,7 @@ warren_simulation::planted_bugs! {
     GivenUpUntold,
     /// The peer is told to give up one more datagram than the sender gave up.
     GivenUpTooFar,
-    /// Datagrams are numbered for a peer that does not know numbers.
+    /// Datagrams are numbered for a peer that does not support numbered datagrams.
     OldPeerNumbered,
     /// A path never counts as clean.
     NeverOff,

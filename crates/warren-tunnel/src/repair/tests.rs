@@ -5,7 +5,7 @@ use super::*;
 
 mod simulation;
 
-/// A repair that is on: the path lost one packet in a hundred.
+/// A `Repair` that is switched on, because the path has lost one packet in a hundred.
 fn repair(now: Instant) -> Repair {
     let mut repair = Repair { is_agreed: true, ..Repair::default() };
     repair.observe(&LossCounts { sent_packets: 1_000, lost_packets: 10, ..LossCounts::default() }, now);

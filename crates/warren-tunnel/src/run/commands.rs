@@ -111,7 +111,7 @@ impl Worker {
                 }
             }
             SharedCommand::CloseDevice { device } => {
-                // The failed device's successor may be open already. It stays.
+                // Closes only the failed device, because its successor may be open already.
                 self.device.take_if(|own| own.queue.device_index() == device);
             }
             SharedCommand::SetIdentities { identities, close_others } => {

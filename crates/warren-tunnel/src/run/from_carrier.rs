@@ -173,7 +173,7 @@ impl Worker {
         };
         match Numbering::cut(&mut datagram) {
             Ok(Numbering::Unnumbered) => {}
-            // The peer was told that this side does not know numbers.
+            // The peer was told that this side does not support numbered datagrams.
             Ok(_) if !self.sessions.repairs(session) => {
                 self.refuse_of(session, DropReason::BadDatagram);
                 return;

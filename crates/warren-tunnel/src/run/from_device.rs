@@ -208,7 +208,7 @@ impl Worker {
         if let Some(device) = device {
             device.bulk_flows.count(flow_hash, super_packet.len(), now);
         }
-        // Always there: a pump that is removed leaves its session first.
+        // The pump always exists, because a pump that is removed leaves its session first.
         let Some(pump) = self.pumps.get_mut(slot) else { return Ok(None) };
         // A small super-packet fits into every datagram, so the connection's size need not be looked up.
         let may_be_cut = is_syn || super_packet.len() > usize::from(MINIMUM_MTU) - QUIC_OVERHEAD;

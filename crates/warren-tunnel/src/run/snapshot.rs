@@ -22,7 +22,7 @@ impl Worker {
             return false;
         }
         let first = self.snapshots.connections.len();
-        // A free slot may lie anywhere below the capacity. It counts as read.
+        // Any slot below the capacity may be free. A free slot counts as read.
         for slot in first..(first + PER_TURN).min(self.pumps.capacity()) {
             let seen = self.see(slot);
             self.snapshots.connections.push(seen);

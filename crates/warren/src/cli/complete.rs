@@ -58,7 +58,7 @@ enum Names {
     ExitOfProfile,
     /// A setting of `warren set`.
     Setting,
-    /// A value for it.
+    /// A value for the setting that the command line names.
     SettingValue,
 }
 
@@ -135,7 +135,7 @@ fn profiles(directories: &Directories) -> Vec<String> {
     names.iter().map(|name| name.as_str().to_owned()).filter(|name| name != EXIT).collect()
 }
 
-/// Returns the first clients whose names have this beginning, of a running exit or a stopped one.
+/// Returns the first clients of the exit, whether it runs or not, whose names start with `beginning`.
 fn clients(directories: &Directories, beginning: &str) -> Option<Vec<String>> {
     let config = load_exit(&directories.config.join("exit.toml")).ok()?;
     let mut store = exit_client::open(directories, &config).ok()?;

@@ -163,7 +163,7 @@ async fn kill_switch(directories: &Directories, directory: &DaemonDirectory, nam
             format!(", and {described}; `{}` closes it again, {ways} for good", command("client close"))
         }
         Err(error) => {
-            format!(" and its kill switch was closed, but this cannot be checked: {error}; {ways}")
+            format!(" and it is unknown whether its kill switch is still closed: {error}; {ways}")
         }
     };
     Some(format!("{name} is not running{ended}{standing}"))

@@ -121,7 +121,8 @@ fn kill_switch(closed: &ClosedKillSwitch) -> Option<Finding> {
         }
     };
     let found = format!("{name} asked for a kill switch, but {lost}");
-    // No repair for a running daemon: it closes its kill switch again by itself, so something prevents that.
+    // No repair is offered for a running daemon. Such a daemon closes its kill switch again by itself, so something prevents it
+    // from doing so.
     if *is_running {
         let fix = format!("find out why its daemon does not close it again: warren status {name}");
         return Some(Finding::problem(CHECK, found, LEAKS, fix));

@@ -54,7 +54,8 @@ fn cloud_init_ends_with_a_working_exit_and_an_invitation_on_the_console() {
     client.warren.run("down").ok();
 }
 
-/// Local files stand for the cloud. Only the cloud-init modules that the file uses are enabled.
+/// cloud-init reads local files (NoCloud) in place of a cloud's metadata service. Only the cloud-init modules that the recipe's
+/// file uses are enabled.
 const CLOUD: &str = "\
 datasource_list: [NoCloud]
 network: {config: disabled}

@@ -3,8 +3,8 @@
 use super::counters::packets_of_one;
 use super::{Namespace, Net, Running, asked, seconds};
 
-/// For how many seconds all ways out are tried. Scorecard K1 and K2 are `WARREN_ATTEMPTS=2`, which makes more than a thousand
-/// attempts.
+/// For how many seconds all ways out are tried. For rows K1 and K2 of the scorecard (docs/torture.md), set `WARREN_ATTEMPTS=2`,
+/// which makes more than a thousand attempts.
 fn lasting() -> f32 {
     asked("WARREN_ATTEMPTS").unwrap_or(0.6)
 }

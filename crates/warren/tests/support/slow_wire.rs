@@ -67,7 +67,7 @@ struct Moving {
 /// One direction.
 struct Way {
     wire: Wire,
-    /// When the line will have sent every waiting datagram, and the state of the random numbers.
+    /// First, the time at which the line will have sent every waiting datagram. Second, the state of the random number generator.
     line: Mutex<(Instant, u64)>,
     moving: Sender<Moving>,
 }

@@ -35,7 +35,7 @@ impl Connections {
         }
     }
 
-    /// The session that has a connection, and its index there.
+    /// The session that has a connection, and the connection's index in that session.
     pub(in crate::daemon) fn place_of(&self, connection: ConnectionId) -> Option<(Which, u32)> {
         [Which::InUse, Which::Beside]
             .into_iter()

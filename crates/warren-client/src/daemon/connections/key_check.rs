@@ -17,7 +17,7 @@ use warren_tunnel::WorkerHandle;
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 
 impl Connections {
-    /// Notes the key that an exit has proven on one of a session's connections.
+    /// Records the key that an exit has proven on one of a session's connections.
     pub(in crate::daemon) fn proven(&mut self, which: Which, index: u32, key: PublicKey) {
         if let Some(session) = self.of_mut(which) {
             session.proven.insert(index, key);

@@ -65,7 +65,7 @@ impl Lookups {
         self.answers.recv().await
     }
 
-    /// Notes that the look-up for the exit at `place` has ended.
+    /// Records that the look-up for the exit at `place` has ended.
     pub(super) fn ended(&mut self, place: usize) {
         self.running.remove(&place);
     }

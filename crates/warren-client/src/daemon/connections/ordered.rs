@@ -14,9 +14,9 @@ const NO_SESSION: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::daemon) struct Ordered {
     pub(in crate::daemon) remote: SocketAddr,
-    /// The number of the session for which it was ordered. [`NO_SESSION`] if it has another purpose.
+    /// The number of the session for which the connection was ordered. [`NO_SESSION`] if the connection has another purpose.
     pub(super) session: u64,
-    /// The part that it takes in a race, if it is ordered for one.
+    /// Its role in a race, if the connection was ordered for a race.
     pub(super) racer: Option<Racer>,
     /// The exit's key, if the connection was ordered only to check that the exit has this key.
     pub(super) check: Option<PublicKey>,

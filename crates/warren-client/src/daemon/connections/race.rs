@@ -122,7 +122,7 @@ impl Connections {
 
     /// Decides what a race's winner means for the session.
     pub(in crate::daemon) fn judge_winner(&mut self, purpose: Purpose, way: Way) -> Winner {
-        // The exit has proven its key at this address. This is noted even if it is too early to move there.
+        // Records that the exit has proven its key at this address, even if it is too early to move to the address.
         self.exits.works(way);
         if purpose == Purpose::Failback && !self.failback.answered(true) {
             return Winner::TooEarly;

@@ -42,7 +42,7 @@ pub(super) struct RunningRace {
 }
 
 impl RunningRace {
-    /// Notes that a way has failed, and how its connection ended.
+    /// Records that a way has failed, and how its connection ended.
     pub(super) fn failed(&mut self, way: &Way, end: ConnectionEnd) {
         self.race.failed(way);
         self.failure = Some(end);

@@ -36,7 +36,7 @@ impl Connections {
         }
     }
 
-    /// Notes that a connection has become silent, or is answered again. Returns true if all of the session's
+    /// Records that a connection has become silent, or is answered again. Returns true if all of the session's
     /// connections were silent and one of them is answered again.
     pub(in crate::daemon) async fn take_answers(
         &mut self,

@@ -11,7 +11,7 @@ use warren_control::status::{RefusedStatus, State};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// How often the exits are asked again. So a client works again by itself once an operator has enabled it.
+/// How often the exits are asked again, so that a client works again without a command once an operator has enabled it.
 const ASK_EVERY: Duration = Duration::from_secs(300);
 
 /// A waiting `up` is told of unproven answers once this many have come over this period. A single answer is easily
@@ -19,7 +19,7 @@ const ASK_EVERY: Duration = Duration::from_secs(300);
 const UNPROVEN_ANSWERS: u32 = 3;
 const UNPROVEN_FOR: Duration = Duration::from_secs(2);
 
-/// The refusals of the exits, and answers that may not come from them.
+/// The exits' refusals, and answers that others may have forged.
 pub(in crate::daemon) struct Refusal {
     directory: DaemonDirectory,
     /// Whether an `up` has started this daemon, no traffic has flowed yet, and not every exit has refused.
@@ -115,7 +115,7 @@ impl Refusal {
         (!ends).then_some(*reason)
     }
 
-    /// Notes that every exit has refused for good.
+    /// Records that every exit has refused for good.
     pub(super) fn refuse(&mut self, now: Instant, reason: Goodbye, sentence: String) {
         // Asking would take the session from the host that has it now, and that host would take it back.
         let ask_at = (reason != Goodbye::Replaced).then(|| now + ASK_EVERY);
@@ -143,7 +143,7 @@ impl Refusal {
         self.refused.as_ref()?.ask_at
     }
 
-    /// Notes that the exits are asked now. The next time is after the usual interval. Returns false if no refusal is in force.
+    /// Records that the exits are asked now. The next time is after the usual interval. Returns false if no refusal is in force.
     pub(in crate::daemon) fn asking(&mut self, now: Instant) -> bool {
         let Some(refused) = &mut self.refused else { return false };
         // `None` stays `None`, because after `Replaced` the exits are asked only when a person wants that.

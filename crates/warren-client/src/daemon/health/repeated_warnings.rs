@@ -22,7 +22,7 @@ struct Logged {
 }
 
 impl RepeatedWarnings {
-    /// Whether to log a message now: it is new, or its pause has passed.
+    /// Whether to log a message now, because it is new or its pause has passed.
     pub(super) fn is_due(&mut self, now: Instant, sentence: &str) -> bool {
         if let Some(logged) = self.logged.iter_mut().find(|logged| logged.sentence == sentence) {
             let is_due = now >= logged.again;

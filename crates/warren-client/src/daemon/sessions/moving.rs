@@ -25,7 +25,7 @@ use warren_tunnel::{Echo, Moving, SharedCommand};
 const SPREAD: Duration = Duration::from_millis(1_000);
 
 impl Sessions {
-    /// Notes that the exit in use sends its clients to other exits of the fleet.
+    /// Records that the exit in use sends its clients to other exits of the fleet.
     pub(in crate::daemon) fn asked_to_leave(&mut self, now: Instant) {
         if self.moves.plan.asked_to_leave(now, random_part(SPREAD)) {
             tracing::info!(

@@ -46,7 +46,7 @@ pub(super) enum Due {
 }
 
 impl UpProof {
-    /// Notes that requests are sent from now on.
+    /// Records that requests are sent from now on.
     pub(super) fn asks(&mut self, now: Instant) {
         let wait = if self.is_mute { Duration::ZERO } else { WITHIN };
         self.stage = Stage::Asked { since: now, until: now + wait };
@@ -64,7 +64,7 @@ impl UpProof {
         self.stage = Stage::Over;
     }
 
-    /// Notes that a request was answered, or that none can be sent. Returns whether the session had counted as up without a
+    /// Records that a request was answered, or that none can be sent. Returns whether the session had counted as up without a
     /// proof.
     pub(super) fn end(&mut self, is_answered: bool) -> bool {
         self.is_mute &= !is_answered;

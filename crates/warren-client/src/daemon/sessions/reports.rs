@@ -13,7 +13,7 @@ use crate::daemon::host_upkeep::HostUpkeep;
 use crate::kill_switch::Lockdown;
 
 impl Sessions {
-    /// Notes that the worker could not open a connection.
+    /// Records that the worker could not open a connection.
     pub(in crate::daemon) async fn not_opened(
         &mut self,
         lockdown: &mut Lockdown,

@@ -21,7 +21,7 @@ pub(super) struct Native {
     epoch: Option<Instant>,
     has_lost: bool,
     next: u64,
-    /// Losses of packets before this one belong to the last cut.
+    /// The first packet number sent after the last window reduction. Losses of lower numbers do not reduce the window again.
     recovers_at: u64,
     /// The number of each packet in flight, and when its acknowledgement arrives; `None` if it is lost.
     in_flight: VecDeque<(u64, Instant, Option<Instant>)>,

@@ -34,7 +34,7 @@ impl WarrenConnection {
         }
         // Delivered before the datagrams, because the caller prepares for them when it sees `Connected`.
         self.deliver_events(&mut inbox.events);
-        // Lost datagrams come next, so that received ones that keep filling the inbox do not hold up repairs.
+        // Lost datagrams come next, so that received ones that keep filling the inbox do not delay sending lost ones again.
         let has_delivered_lost = !self.news.lost || self.deliver_lost(inbox);
         // The end comes after all datagrams, so datagrams that do not fit put it off.
         if self.news.datagrams && !self.deliver_datagrams(inbox) {

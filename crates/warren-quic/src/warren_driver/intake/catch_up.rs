@@ -18,7 +18,7 @@ use crate::{
 const READING_AHEAD: Duration = Duration::from_millis(1);
 
 impl WarrenEndpoint {
-    /// Notes that a full inbox left the sockets unread. An exit can fall behind in this way too.
+    /// Records that a full inbox left the sockets unread. An exit can fall behind in this way too.
     pub(in super::super) fn leave_unread(&mut self, now: Instant) {
         // Only an exit's connections share a socket.
         if self.is_exit() {
@@ -66,8 +66,8 @@ impl WarrenEndpoint {
         connection.map_or(0, |connection| connection.quic().stats().frame_rx.datagram)
     }
 
-    /// Queues a batch until its sender's turn. Strangers' datagrams are judged first, each by itself, and again at their turn.
-    /// A flood of them costs a hash per datagram, but no queue space.
+    /// Queues a batch until its sender's turn. Each datagram of a stranger is judged separately, first now and again at the
+    /// sender's turn. A flood of such datagrams costs a hash per datagram, but no queue space.
     pub(super) fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut, now: Instant) {
         let slot = self.slot_of(index, meta, batch);
         let connection = slot.and_then(|slot| self.connections.get(slot));

@@ -191,7 +191,7 @@ pub(crate) enum ExitClientCommand {
                             warren exit client add phone --wireguard\n  \
                             warren exit client add router --wireguard --public-key KEY")]
     Add(ClientAddArgs),
-    /// List the clients, by name.
+    /// List the clients, sorted by name.
     #[command(after_help = "Examples:\n  warren exit client list --name office\n  \
                             warren exit client list --limit 100 --after laptop-17")]
     List(ClientListArgs),

@@ -32,23 +32,23 @@ pub(crate) trait ClientStore {
     fn add(&mut self, client: &NewClient) -> anyhow::Result<()>;
     /// Enrols all of these clients, or none.
     fn add_all(&mut self, clients: &[NewClient]) -> anyhow::Result<()>;
-    /// A page of the clients, by name.
+    /// A page of the clients, sorted by name.
     fn clients(&mut self, page: &PageQuery) -> anyhow::Result<Page<ClientView>>;
     /// One client.
     fn show(&mut self, name: &str) -> anyhow::Result<ClientView>;
     /// Adds an invitation.
     fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()>;
-    /// A page of the unused invitations, by name.
+    /// A page of the unused invitations, sorted by name.
     fn invitations(&mut self, page: &PageQuery) -> anyhow::Result<Page<InvitationView>>;
     /// Whether an unused invitation has this name.
     fn is_invited(&mut self, name: &str) -> anyhow::Result<bool>;
-    /// A page of the keys of removed clients, by key.
+    /// A page of the keys of removed clients, sorted by key.
     fn removed(&mut self, page: &PageQuery) -> anyhow::Result<Page<RemovedView>>;
-    /// Removes a client and ends its session, or withdraws the invitation of that name. In a fleet, returns at how many exits it
-    /// is cut off.
+    /// Removes a client and ends its session, or withdraws the invitation of that name. In a fleet, returns the number of exits
+    /// that have cut the client off.
     fn remove(&mut self, name: &str) -> anyhow::Result<Option<CutOff>>;
     /// Changes a client. The client's session continues unless the change affects it. If the client is disabled in a fleet,
-    /// returns at how many exits it is cut off.
+    /// returns the number of exits that have cut the client off.
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<Option<CutOff>>;
     /// Whether WireGuard clients that have this key of the exit can connect now, or once the exit runs.
     fn serves_wireguard(&mut self, key: PublicKey) -> anyhow::Result<bool>;

@@ -98,7 +98,7 @@ impl Browser {
         getrandom::fill(&mut random).map_err(std::io::Error::other)?;
         let directory = above.join(format!("warren-portal-{:016x}", u64::from_ne_bytes(random)));
         let cannot = || format!("cannot make {}", directory.display());
-        // Fails if somebody has put something else there.
+        // Fails if something else already exists at this path.
         std::fs::DirBuilder::new().mode(0o700).create(&directory).with_context(cannot)?;
         if self.kind == Kind::Firefox {
             std::fs::write(directory.join("user.js"), FIREFOX_SETTINGS).with_context(cannot)?;

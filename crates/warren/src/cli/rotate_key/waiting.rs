@@ -44,9 +44,9 @@ struct WaitingClient {
 enum Need {
     /// The client is connected, and is about to use the new key.
     Nothing,
-    /// The client is connected, with a version that learns no keys.
+    /// The client is connected, but its version of Warren cannot receive keys from the exit.
     KeyByHand,
-    /// The client is away, or has never been here.
+    /// The client is not connected, or has never connected.
     ToConnect,
     /// The client is disabled.
     ToBeEnabled,
@@ -189,7 +189,9 @@ impl Need {
     fn sentence(self) -> &'static str {
         match self {
             Self::Nothing => "nothing: it switches to the new key by itself",
-            Self::KeyByHand => "the new key in its profile, because its version is too old to learn it",
+            Self::KeyByHand => {
+                "the new key written into its profile: its version of Warren is too old to receive keys from the exit"
+            }
             Self::ToConnect => "to connect once before the old key is retired",
             Self::ToBeEnabled => "to be enabled, and to connect once",
         }

@@ -121,7 +121,7 @@ impl Competition {
         if self.delays.rounds < ROUNDS {
             return None;
         }
-        // The next rounds are judged by themselves.
+        // The rounds judged here do not count towards the next judgement.
         let delays = std::mem::take(&mut self.delays);
         (self.cause != Cause::Mark && delays.wander()).then_some(delays.longest)
     }

@@ -28,7 +28,7 @@ pub(super) struct Rivals {
     last_competition: Option<Instant>,
     /// The time until which another flow may still be getting its share back.
     recover_until: Option<Instant>,
-    /// The rate at the last queues, averaged, and the largest such average, in bytes per second. It is forgotten slowly.
+    /// The average rate at the last queues, and the largest such average, in bytes per second. The largest average decays slowly.
     rate: f64,
     most: f64,
     squeezed: u32,

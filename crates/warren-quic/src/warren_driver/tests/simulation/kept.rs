@@ -18,7 +18,7 @@ impl Ledger {
         speech.number.is_multiple_of(2).then(|| speech.number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Notes a datagram that was accepted.
+    /// Records a datagram that was accepted.
     pub(super) fn keep(&mut self, speech: Speech) {
         if let Some(context) = Self::context(speech) {
             self.0.insert(context, (speech, speech.write()));

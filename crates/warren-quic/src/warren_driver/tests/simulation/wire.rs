@@ -35,7 +35,7 @@ pub(super) struct Wire {
     jitter: u64,
     /// The narrowest link, to the exit and from it.
     bottleneck: Option<Bottleneck>,
-    /// When the bottleneck has sent all that waits for it, to the exit and from it.
+    /// For each direction (to the exit, from the exit): when the bottleneck will have sent everything queued.
     free: [Instant; 2],
     /// Whether nothing that the exit sends arrives.
     pub(super) swallows_answers: bool,

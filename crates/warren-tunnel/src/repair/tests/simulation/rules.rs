@@ -57,7 +57,7 @@ impl Rules {
         Self { budget: SAVED, ..Self::default() }
     }
 
-    /// Notes that a datagram leaves, with the context that the transport is to return.
+    /// Records that a datagram is sent, and the context that the transport must return for it.
     pub(super) fn leaves(&mut self, now: Instant, mut datagram: Bytes, context: Option<u64>) {
         let whole = datagram.clone();
         match Numbering::cut(&mut datagram).unwrap() {
