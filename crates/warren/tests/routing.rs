@@ -257,7 +257,10 @@ fn host_without_nft_is_told_what_breaks_before_an_ssh_session_does() {
 
     assert_eq!(up.wait(seconds(60)), Some(0), "{}", up.output());
     let said = up.output();
-    assert!(said.contains("this SSH session would go to 203.0.113.2") && said.contains("within 5 s"), "{said}");
+    assert!(
+        said.contains("this SSH session would go to 203.0.113.2") && said.contains("within 5 s"),
+        "{said}"
+    );
     let warnings = client.status().0["warnings"].to_string();
     for said in [said, warnings] {
         assert!(said.contains("nft is missing: connections from outside"), "{said}");
