@@ -144,13 +144,31 @@ pub fn seeds(default: Range<u64>) -> Range<u64> {
     })
 }
 
-/// Plants each bug in turn and runs seeds until one finds it.
+/// Runs each seed.
+///
+/// # Panics
+/// At the first seed whose run violates a checked property. The message says how to repeat it.
+pub fn hold_from(seeds: Range<u64>, run: impl Fn(u64)) {
+    for seed in seeds {
+        assert!(outcome(|| run(seed)).is_kept, "repeat it with WARREN_SIMULATION={seed}..{}", seed + 1);
+    }
+}
+
+/// [`find_bugs`] with every bug.
+///
+/// # Panics
+/// As [`find_bugs`] does.
+pub fn find_every_bug<Bug: Planted>(seeds: u64, run: impl Fn(u64) -> Outcome) {
+    find_bugs(Bug::ALL, seeds, run);
+}
+
+/// Plants each of these bugs in turn and runs seeds until one finds it.
 ///
 /// # Panics
 /// If the first `seeds` seeds do not find a bug, if the seed's second run differs, or if the seed fails even without the bug.
 #[allow(clippy::print_stdout, reason = "a test's output says which seed found what")]
-pub fn find_every_bug<Bug: Planted>(seeds: u64, run: impl Fn(u64) -> Outcome) {
-    for &bug in Bug::ALL {
+pub fn find_bugs<Bug: Planted>(bugs: &[Bug], seeds: u64, run: impl Fn(u64) -> Outcome) {
+    for &bug in bugs {
         Bug::plant(Some(bug));
         let found = (0..seeds).map(|seed| (seed, run(seed))).find(|(_, outcome)| !outcome.is_kept);
         let again = found.map(|(seed, _)| (seed, run(seed)));

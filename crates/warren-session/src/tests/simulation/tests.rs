@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
-use warren_simulation::{find_every_bug, outcome, seeds};
+use warren_simulation::{find_every_bug, hold_from, outcome, seeds};
 
 use super::operator::{Change, Elsewhere};
 use super::run_bytes;
@@ -27,19 +27,13 @@ const SEEDS_FOR_A_BUG: u64 = 1_000;
 
 #[test]
 fn sessions_keep_their_promises_whatever_happens() {
-    run_all(seeds(SEEDS));
+    hold_from(seeds(SEEDS), run);
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn sessions_keep_their_promises_from_many_seeds() {
-    run_all(MANY_SEEDS);
-}
-
-fn run_all(seeds: std::ops::Range<u64>) {
-    for seed in seeds {
-        assert!(outcome(|| run(seed)).is_kept, "repeat it with WARREN_SIMULATION={seed}..{}", seed + 1);
-    }
+    hold_from(MANY_SEEDS, run);
 }
 
 #[test]
