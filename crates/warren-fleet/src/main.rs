@@ -28,6 +28,7 @@ mod sessions;
 mod simulation;
 mod snapshot;
 mod store;
+mod store_history;
 mod transaction;
 mod users;
 

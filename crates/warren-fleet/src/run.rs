@@ -18,21 +18,22 @@ use crate::clock;
 use crate::config::FleetConfig;
 use crate::exit_socket::{self, FromExit};
 use crate::link::Link;
-use crate::meta::{Meta, Position};
+use crate::meta::Position;
 use crate::once::Once;
 use crate::sessions::SessionBatch;
 use crate::snapshot::{Snapshot, StateDirectory};
 use crate::store::session::{self, FromStore, LastAnswer, Recorded, Setup, ToStore};
+use crate::store_history::StoreHistory;
 use crate::users;
 
 /// How often this exit tells the other exits its state.
-const HEARTBEAT: Duration = Duration::from_secs(2);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// The shortest time between two heartbeats.
-const SOONEST_HEARTBEAT: Duration = Duration::from_millis(200);
+pub(crate) const SOONEST_HEARTBEAT: Duration = Duration::from_millis(200);
 
 /// How soon changed rows are written to disk, unless writing takes long.
-const SAVE: Duration = Duration::from_secs(1);
+pub(crate) const SAVE: Duration = Duration::from_secs(1);
 
 /// How often the link's position is written to disk if nothing else has changed.
 const SAVE_POSITION: Duration = Duration::from_secs(10);
@@ -47,7 +48,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 const LASTING: Duration = Duration::from_secs(10);
 
 /// How often the link checks again whether a store that it refused may be used.
-const REFUSED_PAUSE: Duration = Duration::from_secs(2);
+pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(2);
 
 /// The directories of configuration, runtime files and state.
 pub(crate) struct Directories<'a> {
@@ -109,12 +110,7 @@ struct Runner {
     answered: Arc<LastAnswer>,
     /// Whether the store answers and may be used.
     is_used: Arc<AtomicBool>,
-    /// The meta and cluster of the store that the link knows.
-    known: Option<(Meta, u64)>,
-    /// The link's position before this process connected to the store.
-    position: Option<Position>,
-    /// Whether this process has read the copy from the store, so that a watch can continue from there.
-    is_live: bool,
+    history: StoreHistory,
     due: Due,
     is_recording: bool,
     disk: Disk,
@@ -200,8 +196,7 @@ impl Runner {
         if let Some(snapshot) = &snapshot {
             link.resume(snapshot.revision, &snapshot.pairs);
         }
-        let position = snapshot.as_ref().map(|snapshot| snapshot.position.clone());
-        let known = snapshot.map(|snapshot| (snapshot.meta, snapshot.position.cluster));
+        let history = StoreHistory::resumed(snapshot.as_ref());
         let store = StoreConnection {
             commands: None,
             reports: None,
@@ -213,7 +208,7 @@ impl Runner {
         let disk = Disk {
             state,
             saving: None,
-            position: position.clone(),
+            position: snapshot.map(|snapshot| snapshot.position),
             changes: link.changes(),
             took: Arc::default(),
             has_failed: Arc::default(),
@@ -229,9 +224,7 @@ impl Runner {
             lease,
             answered: Arc::new(LastAnswer::new(now)),
             is_used: Arc::default(),
-            known,
-            position,
-            is_live: false,
+            history,
             due,
             is_recording: false,
             disk,
@@ -280,26 +273,22 @@ impl Runner {
                     tracing::info!("{line}");
                 }
                 (self.store.pause, self.store.up) = (PAUSES.0, Some(now));
-                let is_other = |(known, of): &(Meta, u64)| known.epoch != meta.epoch || *of != cluster;
-                if self.known.as_ref().is_some_and(is_other) {
-                    self.must_read_all();
-                }
-                self.known = Some((meta.clone(), cluster));
+                self.history.found(&self.link, meta.clone(), cluster);
                 self.link.store_answered(self.answered.get());
                 self.link.store_up(meta, revision, now);
                 self.due.heartbeat = now;
             }
             FromStore::Whole { revision, pairs } => {
                 self.link.whole(revision, &pairs);
-                self.is_live = true;
+                self.history.has_read_all();
                 self.due.save = now;
             }
             FromStore::Events { revision, pairs } => {
                 self.link.events(revision, &pairs, clock::now());
                 // This link has used a restored store without noticing it. Another exit has noticed, and an operator has recovered the store.
-                if self.link.epoch() != self.known.as_ref().map(|(meta, _)| meta.epoch) {
+                if self.link.epoch() != self.history.epoch() {
                     tracing::warn!("the store was recovered; connecting again");
-                    self.must_read_all();
+                    self.history.must_read_all(&self.link);
                     self.lost("the store was recovered".to_owned(), Some(Duration::ZERO));
                 }
             }
@@ -309,7 +298,7 @@ impl Runner {
                 tracing::info!(
                     "the store has compacted changes that this link has not seen; reading everything again"
                 );
-                self.must_read_all();
+                self.history.must_read_all(&self.link);
                 self.lost("it has compacted its changes".to_owned(), Some(Duration::ZERO));
             }
             FromStore::Down { reason } => {
@@ -414,8 +403,8 @@ impl Runner {
             endpoint: self.endpoint().to_owned(),
             keys: self.config.keys(),
             me: self.config.exit.clone(),
-            position: self.current_position(),
-            revision: self.is_live.then(|| self.link.revisions().0),
+            position: self.history.position(&self.link),
+            revision: self.history.live_from(&self.link),
             rows,
             beside_rows: self.link.beside_rows(),
             lease: Arc::clone(&self.lease),
@@ -423,23 +412,6 @@ impl Runner {
         };
         (self.store.commands, self.store.reports) = (Some(commands), Some(reports));
         tokio::spawn(session::run(setup, report, receiver));
-    }
-
-    /// Makes the next connection read everything again, because the changes since the latest event are no longer
-    /// available, or belong to a new history. Until everything is read, the link's position does not change.
-    fn must_read_all(&mut self) {
-        self.position = self.current_position();
-        self.is_live = false;
-    }
-
-    /// Returns the link's position in the store's history.
-    fn current_position(&self) -> Option<Position> {
-        let (meta, cluster) = self.known.as_ref()?;
-        if !self.is_live {
-            return self.position.clone();
-        }
-        let (revision, own) = self.link.revisions();
-        Some(Position { fleet: meta.id.clone(), epoch: meta.epoch, cluster: *cluster, revision, own })
     }
 
     /// Sends everything that is due.
@@ -460,19 +432,19 @@ impl Runner {
     /// Saves the copy if rows have changed, and otherwise only the link's position.
     fn save(&mut self) {
         let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
-        let Some((position, (meta, _))) = self.current_position().zip(self.known.clone()) else { return };
         if !is_saving && self.disk.has_failed.swap(false, Ordering::Relaxed) {
             // Everything is saved once more, because the failed save has left the disk out of date.
             (self.disk.position, self.disk.changes) = (None, u64::MAX);
         }
-        if is_saving || !self.is_live || self.disk.position.as_ref() == Some(&position) {
+        let Some((position, meta)) = self.history.to_save(&self.link) else { return };
+        if is_saving || self.disk.position.as_ref() == Some(&position) {
             return;
         }
         let (state, began) = (self.disk.state.clone(), Instant::now());
         let has_changed = self.disk.changes != self.link.changes();
         let snapshot = has_changed.then(|| {
             let (revision, pairs) = (position.revision, self.link.pairs());
-            Snapshot { meta, position: position.clone(), revision, pairs }
+            Snapshot { meta: meta.clone(), position: position.clone(), revision, pairs }
         });
         self.disk.changes = self.link.changes();
         self.disk.position = Some(position.clone());

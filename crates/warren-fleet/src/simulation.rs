@@ -13,7 +13,7 @@ pub(crate) mod store;
 mod trouble;
 mod world;
 
-use warren_simulation::{Random, finds, outcome, seeds};
+use warren_simulation::{Random, find_bugs, hold_from, outcome, seeds};
 
 use self::trouble::Trouble;
 use self::world::World;
@@ -30,19 +30,18 @@ const SEEDS_FOR_A_BUG: u64 = 1_000;
 
 #[test]
 fn a_fleet_keeps_its_promises_whatever_happens() {
-    run_all(seeds(SEEDS));
+    hold_from(seeds(SEEDS), run);
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn a_fleet_keeps_its_promises_from_many_seeds() {
-    run_all(seeds(MANY_SEEDS));
+    hold_from(seeds(MANY_SEEDS), run);
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "says which seed found what")]
 fn planted_bugs_are_found_by_the_fleet() {
-    for bug in [
+    let bugs = [
         Bug::ReadThenPut,
         Bug::NewestBasis,
         Bug::CompactionIgnored,
@@ -51,20 +50,8 @@ fn planted_bugs_are_found_by_the_fleet() {
         Bug::RestoreUnnoticed,
         Bug::NewsForgotten,
         Bug::ReopenedTooEarly,
-    ] {
-        let found = (0..SEEDS_FOR_A_BUG).find(|seed| finds(bug, || run(*seed)));
-        println!("{bug:?}: found by {found:?}");
-        assert!(
-            found.is_some_and(|seed| outcome(|| run(seed)).is_kept),
-            "{bug:?} is not found, or without it"
-        );
-    }
-}
-
-fn run_all(seeds: std::ops::Range<u64>) {
-    for seed in seeds {
-        assert!(outcome(|| run(seed)).is_kept, "repeat it with WARREN_SIMULATION={seed}..{}", seed + 1);
-    }
+    ];
+    find_bugs(&bugs, SEEDS_FOR_A_BUG, |seed| outcome(|| run(seed)));
 }
 
 fn run(seed: u64) {

@@ -13,14 +13,13 @@ use super::store::MapStore;
 use crate::keys::Keys;
 use crate::link::tests::meta;
 use crate::link::{Link, Transaction};
-use crate::meta::{Meta, Position, check};
+use crate::meta::check;
+use crate::run::{HEARTBEAT, REFUSED_PAUSE, SAVE, SOONEST_HEARTBEAT};
 use crate::sessions::SessionBatch;
 use crate::snapshot::Snapshot;
+use crate::store_history::StoreHistory;
 
-const HEARTBEAT: Duration = Duration::from_secs(2);
-const SOONEST_HEARTBEAT: Duration = Duration::from_millis(200);
-const SAVE: Duration = Duration::from_secs(1);
-const REFUSED_PAUSE: Duration = Duration::from_secs(2);
+/// The pause before the next connection to the store.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// What a link sends to the store.
@@ -50,9 +49,7 @@ pub(super) struct Site {
     /// The outcome of a batch of sessions, on its way back.
     recorded: Option<(SessionBatch, Recorded)>,
     keys: Keys,
-    known: Option<(Meta, u64)>,
-    position: Option<Position>,
-    is_live: bool,
+    history: StoreHistory,
     is_recording: bool,
     lease: i64,
     /// The revision up to which the watch has come, while there is a connection.
@@ -94,9 +91,7 @@ impl Site {
             to_store: VecDeque::new(),
             recorded: None,
             keys: keys.clone(),
-            known: None,
-            position: None,
-            is_live: false,
+            history: StoreHistory::default(),
             is_recording: false,
             lease: 0,
             seen: None,
@@ -133,9 +128,8 @@ impl Site {
         if let Some(disk) = &self.disk {
             self.link.resume(disk.revision, &disk.pairs);
         }
-        self.position = self.disk.as_ref().map(|disk| disk.position.clone());
-        self.known = self.disk.as_ref().map(|disk| (disk.meta.clone(), disk.position.cluster));
-        (self.is_live, self.lease, self.saved_changes) = (false, 0, self.link.changes());
+        self.history = StoreHistory::resumed(self.disk.as_ref());
+        (self.lease, self.saved_changes) = (0, self.link.changes());
         self.due = Due { connect: now, heartbeat: now, beaten: now, report: now, save: now + SAVE };
         self.meet(now);
     }
@@ -153,7 +147,7 @@ impl Site {
 
     /// The epoch of the store that the link uses.
     pub(super) fn epoch(&self) -> Option<u64> {
-        self.known.as_ref().map(|(meta, _)| meta.epoch)
+        self.history.epoch()
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -266,8 +260,8 @@ impl Site {
 
     /// Connects, and looks whether the store is the right one.
     fn connect(&mut self, store: &mut MapStore, now: Instant) {
-        let position = self.current_position();
-        let mut live_from = self.is_live.then(|| self.link.revisions().0);
+        let position = self.history.position(&self.link);
+        let mut live_from = self.history.live_from(&self.link);
         let found = store.find(&self.keys, &self.me);
         let (meta, is_recovered) = match check(self.keys.name_of_fleet(), position.as_ref(), &found) {
             Ok(checked) => checked,
@@ -285,12 +279,7 @@ impl Site {
             self.left_out.extend(names);
             live_from = None;
         }
-        let is_other =
-            |(known, cluster): &(Meta, u64)| known.epoch != meta.epoch || *cluster != found.cluster;
-        if self.known.as_ref().is_some_and(is_other) {
-            self.must_read_all();
-        }
-        self.known = Some((meta.clone(), found.cluster));
+        self.history.found(&self.link, meta.clone(), found.cluster);
         self.link.store_up(meta, found.revision, now);
         self.due.heartbeat = now;
         self.used_since = Some(now);
@@ -299,7 +288,7 @@ impl Site {
         }
         let seen = live_from.unwrap_or_else(|| {
             self.link.whole(store.revision, &store.all_pairs());
-            self.is_live = true;
+            self.history.has_read_all();
             store.revision
         });
         self.seen = Some(seen);
@@ -308,37 +297,20 @@ impl Site {
 
     /// Reads everything again.
     fn start_over(&mut self, now: Instant, why: &str) {
-        self.must_read_all();
+        self.history.must_read_all(&self.link);
         self.break_connection(now, Duration::ZERO);
         self.link.store_down(why.to_owned(), now);
     }
 
-    fn must_read_all(&mut self) {
-        self.position = self.current_position();
-        self.is_live = false;
-    }
-
-    fn current_position(&self) -> Option<Position> {
-        let (meta, cluster) = self.known.as_ref()?;
-        if !self.is_live {
-            return self.position.clone();
-        }
-        let (revision, own) = self.link.revisions();
-        Some(Position { fleet: meta.id.clone(), epoch: meta.epoch, cluster: *cluster, revision, own })
-    }
-
     pub(super) fn save(&mut self) {
-        let Some((position, (meta, _))) = self.current_position().zip(self.known.clone()) else { return };
-        if !self.is_live {
-            return;
-        }
+        let Some((position, meta)) = self.history.to_save(&self.link) else { return };
         let is_same = self.saved_changes == self.link.changes();
         match &mut self.disk {
             // Only the position is newer.
             Some(disk) if is_same => disk.position = position,
             disk => {
                 let (revision, pairs) = (position.revision, self.link.pairs());
-                *disk = Some(Snapshot { meta, position, revision, pairs });
+                *disk = Some(Snapshot { meta: meta.clone(), position, revision, pairs });
             }
         }
         self.saved_changes = self.link.changes();
