@@ -24,6 +24,8 @@ pub struct Relay {
     pub limit: Arc<AtomicUsize>,
     /// One in this many datagrams is lost; 0 turns losses off.
     pub lose_one_of: Arc<AtomicUsize>,
+    /// The number of the client's payload datagrams that were lost.
+    pub lost_loaded: Arc<AtomicUsize>,
     /// The client's next payload datagram is held back until this many others have passed, and is then sent twice; 0 turns this off.
     pub overtaken_by: Arc<AtomicUsize>,
     /// After the exit's first answer, the client's datagrams are lost.
@@ -38,6 +40,8 @@ impl Relay {
         let limit = Arc::new(AtomicUsize::new(limit));
         let (sources, mut moves) = mpsc::unbounded_channel();
         let lose_one_of = Arc::new(AtomicUsize::new(0));
+        let lost_loaded = Arc::new(AtomicUsize::new(0));
+        let lost_here = lost_loaded.clone();
         let overtaken_by = Arc::new(AtomicUsize::new(0));
         let mutes_client = Arc::new(AtomicBool::new(false));
         let (limit_here, lose_here, overtaken_here, mutes_here) =
@@ -63,6 +67,7 @@ impl Relay {
                             client = Some(from);
                             let is_mute = has_answered && mutes_here.load(Ordering::Relaxed);
                             if is_mute || !passes(length) {
+                                lost_here.fetch_add(usize::from(length >= LOADED), Ordering::Relaxed);
                                 continue;
                             }
                             if length >= LOADED
@@ -97,7 +102,7 @@ impl Relay {
                 }
             }
         });
-        Self { address, limit, lose_one_of, overtaken_by, mutes_client, sources }
+        Self { address, limit, lose_one_of, lost_loaded, overtaken_by, mutes_client, sources }
     }
 
     /// From now on the exit sees the client at this address.
