@@ -313,8 +313,8 @@ impl HostSetup {
         let guests = facts::guest_networks().await?;
         let Some(standing) = &mut self.standing else { return Ok(Vec::new()) };
         standing.facts.include = self.settings.include_beside(&lan, &guests);
+        standing.facts.exclude = self.settings.exclude_beside(&lan, &guests);
         standing.facts.guests = guests;
-        standing.facts.exclude = [self.settings.exclude.clone(), lan].concat();
         // Another program may have put a rule in front of Warren's since the last check.
         let blocked = standing.stay_in_front().await?;
         let plan = standing.plan(&self.profile, &self.settings);
@@ -507,7 +507,7 @@ impl HostSetup {
             ipv6: welcome.ipv6.filter(|_| takes_ipv6).map(|(address, _)| address),
             kernel_has_ipv6: facts::has_ipv6()?,
             include: self.settings.include_beside(&lan, &guests),
-            exclude: [self.settings.exclude.clone(), lan].concat(),
+            exclude: self.settings.exclude_beside(&lan, &guests),
             guests,
             prefixes: welcome.prefixes.clone(),
             allowed_forwards: self.settings.allowed_forwards.clone(),

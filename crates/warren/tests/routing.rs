@@ -140,11 +140,16 @@ fn containers_are_reached_as_without_a_tunnel_and_hear_of_packets_that_are_too_b
             let said = container.sh(&line).stdout.to_lowercase();
             assert!(said.contains(&told.to_lowercase()) || said.contains("message too long"), "{up}: {said}");
         }
-        // A LAN that claims the container's network does not get the container's packets.
-        client.sh("ip address add 172.30.0.77/25 dev eth0");
-        assert!(client.sh("ip route get 172.30.0.2").contains("dev to-container"));
-        client.sh("ip address delete 172.30.0.77/25 dev eth0");
         let is_closed = up.ends_with("--kill-switch");
+        // A LAN that claims the container's network does not get the container's packets, even once the daemon has seen it.
+        client.sh("ip address add 172.30.0.77/25 dev eth0; ip address add 192.168.99.77/24 dev eth0");
+        if !is_closed {
+            eventually(seconds(10), "the LAN is outside the tunnel", || {
+                client.sh("ip route show table all").contains("throw 192.168.99.0/24")
+            });
+        }
+        assert!(client.sh("ip route get 172.30.0.2").contains("dev to-container"));
+        client.sh("ip address delete 172.30.0.77/25 dev eth0; ip address delete 192.168.99.77/24 dev eth0");
         assert_eq!(
             answers(&net.internet.host, "192.0.2.2:8081"),
             !is_closed,

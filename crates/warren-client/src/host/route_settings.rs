@@ -65,4 +65,12 @@ impl RouteSettings {
         let claimed = claimed.into_iter().filter(|server| !is_guest(server)).map(IpNet::from);
         self.include.iter().copied().chain(claimed).collect()
     }
+
+    /// Returns the networks that stay outside the tunnel while this LAN does: those that the profile excludes, and the LAN's.
+    pub(super) fn exclude_beside(&self, lan: &[IpNet], guests: &[GuestNetwork]) -> Vec<IpNet> {
+        // A LAN may claim addresses of this host's containers. Those stay with the containers, whose network has a route of its own.
+        let is_guests = |claimed: &IpNet| guests.iter().any(|guest| guest.network.contains(claimed));
+        let lan = lan.iter().filter(|network| !is_guests(network));
+        self.exclude.iter().chain(lan).copied().collect()
+    }
 }
