@@ -94,8 +94,8 @@ pub struct TransportSettings {
     /// Whether an exit answers strangers, and which connection IDs belong to this process. Clones of the settings share it, and
     /// changes apply at once.
     pub strangers: Strangers,
-    /// The worker that the endpoint belongs to. The first byte of every connection ID that the endpoint issues encodes it. A
-    /// packet with another worker's byte is dropped, never reset.
+    /// The worker that the endpoint belongs to. The first byte of every connection ID that the endpoint issues encodes the worker.
+    /// A packet with another worker's byte is dropped and never answered with a reset.
     pub worker: WorkerPlace,
 }
 
@@ -109,7 +109,7 @@ impl Default for TransportSettings {
             initial_window: 256 * 1024,
             keep_alive: Some(KEEP_ALIVE),
             idle_timeout: IDLE_TIMEOUT,
-            // Every QUIC path must carry this much. Discovery finds out what else it carries.
+            // Every QUIC path must carry this much. MTU discovery finds out how much more the path carries.
             initial_mtu: MINIMUM_MTU,
             min_mtu: MINIMUM_MTU,
             max_mtu: ETHERNET_MTU,

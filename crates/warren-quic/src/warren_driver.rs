@@ -67,7 +67,7 @@ pub struct WarrenEndpoint {
     ports: Vec<Option<Port>>,
     connections: Table,
     attempts: VecDeque<(usize, Incoming)>,
-    /// Handshakes to end because others took their seats.
+    /// Handshakes that must end because other handshakes have taken their seats.
     displaced: Displaced,
     work: Work,
     /// Connections whose end was delivered, oldest first. Their counters are readable until the next poll, and they answer late
@@ -296,7 +296,7 @@ impl WarrenEndpoint {
         let using = quic_config::socket_use(&self.settings, self.is_exit());
         let found =
             self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
-        // A connection that has ended needs no socket. Its event tells the caller.
+        // A connection that has ended needs no socket. `Event::Closed` tells the caller that it has ended.
         let Some((slot, connection)) = found else { return Ok(()) };
         let Some(port) = self.ports.get_mut(connection.place.port).and_then(Option::as_mut) else {
             return Ok(());

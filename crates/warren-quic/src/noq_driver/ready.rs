@@ -14,14 +14,14 @@ use crate::boundary::ConnectionId;
 /// A source that can become ready.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Source {
-    /// The listening socket at this place.
+    /// The listening socket at this index.
     Listener(usize),
     /// A connection.
     Connection(ConnectionId),
 }
 
-/// Sources that were woken and not polled since, and the worker to wake for them. noq's tasks share the list. They run on the
-/// same thread, so its lock is never contended.
+/// Sources that were woken and not polled since, and the waker of the worker that polls them. noq's tasks share the list. They run
+/// on the worker's thread, so the lock is never contended.
 #[derive(Debug, Default)]
 pub(super) struct ReadyList(Mutex<State>);
 

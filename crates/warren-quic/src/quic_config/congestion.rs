@@ -23,11 +23,11 @@ use crate::{
     stats::ControllerState,
 };
 
-/// A window that is never full. Above `u32::MAX`, noq does not pace either.
+/// A window so large that it is never full. noq does not pace windows above `u32::MAX` either.
 const UNLIMITED_WINDOW: u64 = 1 << 40;
 
-/// Maximum number of packets sent after the last acknowledged one. noq keeps 40 to 80 bytes per datagram packet. With 1,400 bytes
-/// each, this allows 3.7 Gbit/s at 100 ms.
+/// Maximum number of packets sent after the last acknowledged one. noq keeps 40 to 80 bytes per datagram packet. With packets of
+/// 1,400 bytes, this allows 3.7 Gbit/s at a round-trip time of 100 ms.
 const MAX_UNANSWERED: u64 = 32 * 1024;
 
 /// The window once [`MAX_UNANSWERED`] is reached. It is smaller than the packets in flight, so only probes leave. It is
@@ -183,7 +183,7 @@ impl Controller for Chosen {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_pn: Option<u64>) {
         self.controller.on_end_acks(now, in_flight, app_limited, largest_pn);
-        // Done after the last call of an ACK frame, so that no controller gets only a part of one.
+        // This is the last call of an ACK frame. A switch here lets each controller see only whole ACK frames.
         self.follow_choice(now);
     }
 

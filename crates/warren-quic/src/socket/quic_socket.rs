@@ -36,7 +36,8 @@ impl QuicSocket {
         counters: Arc<SocketCounters>,
         gate: Option<Gate>,
     ) -> io::Result<Self> {
-        // noq reserves this many of the largest payload per receive. The kernel merges at most 64 KiB of any size.
+        // For each receive, noq reserves memory for this many datagrams of the largest payload. The kernel merges at most 64 KiB of
+        // any size.
         let receive_segments = match using.gro {
             true => MAX_GRO_BYTES.div_ceil(usize::from(using.max_payload)),
             false => 1,

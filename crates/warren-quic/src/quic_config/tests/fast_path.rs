@@ -27,7 +27,7 @@ enum Fate {
     Twice,
     /// One byte of the packet is changed. The number is the byte's position in 256ths of the packet's length.
     Forged(u8),
-    /// It arrives after the next packet.
+    /// The packet arrives after the next one.
     Late,
 }
 
