@@ -26,7 +26,7 @@ use warren_quic::{
     strangers::{Strangers, Turned},
 };
 
-/// Different Initials that are sent in turn.
+/// Number of different Initials, which are sent in turn.
 const DIFFERENT: u64 = 4_096;
 
 fn main() {

@@ -44,8 +44,8 @@ use super::upkeep::{ROUND, Upkeep};
 use super::wireguard::WireGuard;
 use crate::tuning::Tuning;
 
-/// How soon to check again whether this worker's own queues still hold back the TUN. They also wake the worker when
-/// they have room.
+/// How soon to check again whether this worker's own queues still hold back the TUN. The queues also wake the worker when they have
+/// room.
 const HELD_BACK: Duration = Duration::from_millis(20);
 /// How soon to check again whether another worker's full inbox still holds back the TUN. That inbox does not wake this worker
 /// when it has room.
@@ -198,7 +198,7 @@ impl Worker {
 
     /// Takes turns until one finds nothing to do, at most [`TURNS_IN_A_ROW`]. Then sleeps if a rest is due.
     fn turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // With noq's driver, its tasks on this thread have to run between turns.
+        // noq's tasks run on this thread, so with noq's driver they have to run between turns.
         let most = if self.endpoint.drives().is_some() { TURNS_IN_A_ROW } else { 1 };
         let start = Instant::now();
         let mut did_something = false;

@@ -21,7 +21,7 @@ pub(crate) struct WorkerSnapshot {
     pub(crate) connections: Vec<Option<SeenConnection>>,
     /// The traffic of each client's past connections.
     pub(crate) clients: Vec<(PublicKey, Traffic)>,
-    /// Everything else.
+    /// All other counters.
     pub(crate) rest: Snapshot,
 }
 

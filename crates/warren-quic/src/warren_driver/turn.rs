@@ -19,12 +19,12 @@ use crate::boundary::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL, MAX_LO
 /// Maximum number of closed connections that still answer late packets. Each does so for three probe timeouts, and takes about 50
 /// KiB. A peer can lengthen that time by announcing a long acknowledgement delay. Beyond the limit, the oldest are forgotten.
 const MAX_OVER: usize = 256;
-/// Maximum work of one call of [`WarrenEndpoint::transmit`], so that an exit's turn does not get longer with its clients. Each
-/// datagram of a drive counts as one unit.
+/// Maximum work of one call of [`WarrenEndpoint::transmit`], so that an exit's turn does not get longer with the number of its
+/// clients. Each datagram of a drive counts as one unit.
 // A drive of one datagram takes about 12 us, mostly for its system call, and a drive of 90 takes about 60 us. Without a bound, 423
 // small drives once made a turn of 6 ms (bench/LOG.md, "The longest turn of a worker with 1,000 clients").
 const WORK_PER_CALL: usize = 1024;
-/// What a drive costs beside its datagrams, in the same unit.
+/// What a drive costs in addition to its datagrams, in units of one datagram.
 const WORK_PER_DRIVE: usize = 10;
 
 impl WarrenEndpoint {

@@ -70,7 +70,7 @@ impl FlowTable {
         Self { slots, idle_after, hasher: RandomState::new() }
     }
 
-    /// Records a packet of a flow. Adds the flow if it is not there. Returns false if there is no room for it.
+    /// Records a packet of a flow. Adds the flow if the table does not contain it. Returns false if there is no room for it.
     pub(super) fn note(&self, flow: &FiveTuple, at: u32) -> bool {
         let hash = self.hash(flow);
         for slot in self.slots_of(hash) {

@@ -56,7 +56,7 @@ impl BulkFlows {
     /// Ends the window, and all windows that have passed since.
     fn end_window(&mut self, now: Instant) {
         let late = now.saturating_duration_since(self.window_end);
-        // After more windows than a `u8` holds, no flow is bulk any more, as after `STAYS` windows.
+        // If more windows have passed than a `u8` holds, no flow is bulk any more, so `STAYS` has the same effect.
         let windows = u8::try_from(1 + late.as_millis() / WINDOW.as_millis()).unwrap_or(STAYS);
         self.window_end = now + WINDOW;
         self.has_bulk = false;

@@ -138,7 +138,7 @@ impl Worker {
     }
 
     fn attach(&mut self, session: SessionId, connection: ConnectionId, index: u32) {
-        // The connection belongs to another worker: this worker hands over the packets that it reads for it.
+        // The connection belongs to another worker: this worker hands over the packets that it reads for that connection.
         if connection.worker() != self.number() {
             if self.sessions.attach(session, index, Place::There(connection)) {
                 self.elsewhere.insert(connection, session);

@@ -228,7 +228,8 @@ impl Worker {
         self.write_to_device();
     }
 
-    /// Handles the datagrams that the connection no longer holds for order. Drops them if it has lost its session meanwhile.
+    /// Handles the datagrams that the connection no longer holds for order. Drops them if the connection has lost its session
+    /// meanwhile.
     fn settle_released(&mut self, slot: usize, now: Instant) {
         let pump = self.pumps.get(slot);
         let session = pump.and_then(|pump| session_of(pump, self.device.as_ref(), &self.sessions));

@@ -76,7 +76,7 @@ pub(super) struct World {
     pub(super) strays: bool,
     /// Datagrams from the exit that were longer than the path carries.
     pub(super) too_long: u64,
-    /// Whether the client continues to send, no matter how long it has received nothing.
+    /// Whether the client receives nothing and its timers do not run, so that it acknowledges nothing and never gives up.
     pub(super) is_deaf: bool,
     /// UDP datagrams that were sent, and those of them with an ECN mark.
     pub(super) sent: u64,

@@ -124,8 +124,8 @@ impl Wire {
             return None;
         }
         let Reverse(first) = self.underway.pop()?;
-        // Keeps only Initials that have arrived. If the exit had not seen the Initial, a stranger could be the first
-        // to show it.
+        // Keeps only Initials that have arrived. If the exit had not seen the Initial, a stranger could be the first to use its
+        // proof.
         if first.to == EXIT && first.bytes[0] & 0xf0 == 0xc0 && self.initials.len() < 64 {
             self.initials.push(first.bytes.clone());
         }
