@@ -177,7 +177,7 @@ pub fn write_fragment(
     }
 }
 
-/// Splits packets that are larger than a connection's datagrams into fragments. One per connection.
+/// Splits packets that are larger than a connection's datagrams into fragments. Each connection has its own fragmenter.
 #[derive(Clone, Debug, Default)]
 pub struct Fragmenter {
     next_id: u32,

@@ -26,7 +26,7 @@ pub const MAX_SOJOURN: Duration = Duration::from_millis(500);
 const QUANTUM: i64 = 64 * 1024;
 /// Number of hash buckets for flows. A power of two.
 const FLOWS: usize = 64;
-/// Number of packet places that a flow keeps while it has no backlog. It is enough for several sends.
+/// Number of packets for which a flow without a backlog keeps memory. It is enough for several sends.
 const KEPT_PLACES: usize = 256;
 /// Backlog of a flow in bytes up to which CoDel sees no standing queue.
 const SHORT: usize = 64 * 1024;

@@ -35,7 +35,8 @@ pub(crate) fn claim(driver: &str, name: &str) -> io::Result<OwnedFd> {
     for (to, from) in request.name.iter_mut().zip(name.bytes().take(15)) {
         *to = from;
     }
-    // SAFETY: TUNSETIFF reads and writes an `ifreq`. `InterfaceRequest` has its size and layout. The descriptor is open.
+    // SAFETY: TUNSETIFF reads and writes an `ifreq`. `InterfaceRequest` has the size and layout of an `ifreq`. The descriptor is
+    // open.
     unsafe { ioctl(&file, Setter::<SET_INTERFACE, InterfaceRequest>::new(request)) }?;
     Ok(file)
 }

@@ -123,7 +123,7 @@ impl Queue {
         };
         batch.gather(file, |writes| {
             let before = results.len();
-            // A ring brings nothing for a single write.
+            // A ring saves nothing for a single write.
             let usable = ring.as_mut().filter(|_| writes.len() > 1);
             let outcome = usable.map_or(Ok(()), |ring| ring.write_all(writes, results));
             if outcome.is_err() {

@@ -114,7 +114,7 @@ impl Ring {
         while under_way > 0 {
             match self.ring.submit_and_wait(under_way) {
                 Ok(_) => {}
-                // A signal ended the wait. The loop waits for the rest.
+                // A signal ended the wait. The loop waits for the remaining writes.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     let left = self.ring.submission().len();
