@@ -144,12 +144,12 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         self.merge
     }
 
-    /// Hands every packet to `write`, one write at a time, as [`Self::flush_together`] does.
+    /// Passes every packet to `write`, like [`Self::flush_together`], but one write at a time.
     pub fn flush(&mut self, mut write: impl FnMut(GatherWrite<'_, '_>) -> Outcome) {
         self.flush_together(|writes, outcomes| writes.for_each(|one| outcomes.push(write(one))));
     }
 
-    /// Hands every packet to `write` and empties the coalescer. Writes are ordered by their first packets. `write` pushes one
+    /// Passes every packet to `write` and empties the coalescer. Writes are ordered by their first packets. `write` pushes one
     /// outcome per write. A write without an outcome counts as lost.
     ///
     /// The packets of refused super-packets are passed to `write` again one by one, after the rest of the batch. If one of them can

@@ -19,7 +19,7 @@ pub use self::waits::Waits;
 use crate::datagram::PACKET_OVERHEAD;
 use crate::ecn::mark_congestion;
 
-/// Longest wait of a packet. Its sender has retransmitted it by then.
+/// Longest wait of a packet. After this time, the packet's sender has retransmitted it.
 pub const MAX_SOJOURN: Duration = Duration::from_millis(500);
 
 /// Bytes that a flow sends per turn: one super-packet, which is one send.

@@ -48,7 +48,7 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Segments one read from the TUN device and hands each packet to `emit`, in order.
+/// Segments one read from the TUN device and passes each packet to `emit`, in order.
 ///
 /// # Errors
 /// [`Malformed`] if the read is not one whole IP packet, or the virtio header does not match the packet. In that case nothing is

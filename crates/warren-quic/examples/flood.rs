@@ -1,5 +1,5 @@
-//! Measures what a flood of Initials costs an exit over loopback. The figure is the number of Initials that the exit refuses
-//! per second of its thread's CPU time. It depends on the content of the Initials.
+//! Measures what a flood of Initials costs an exit over loopback. The figure is the number of Initials that the exit refuses per
+//! second of its thread's CPU time. The figure depends on the content of the Initials.
 //!
 //! `cargo run --release -p warren-quic --example flood -- 3` takes three seconds for each row.
 

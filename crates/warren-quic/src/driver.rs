@@ -172,8 +172,8 @@ impl Endpoint {
         }
     }
 
-    /// Ends a turn: sends everything queued since the last poll. Without this call, the next poll sends it. `cx` is woken if
-    /// there is something to poll for afterwards.
+    /// Ends a turn: sends everything queued since the last poll. Without this call, the next poll sends it. `cx` is woken if the
+    /// flush leaves something to poll for.
     pub fn flush(&mut self, cx: &mut Context<'_>) {
         match self {
             // noq's tasks wake by themselves when they have something to send.
@@ -299,7 +299,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns a connection's state and counters. After [`Event::Closed`], the final ones are available until the next poll.
+    /// Returns a connection's state and counters. After [`Event::Closed`], the final counters are available until the next poll.
     pub fn stats(&self, connection: ConnectionId) -> Option<ConnectionStats> {
         match self {
             Self::Noq(endpoint) => endpoint.stats(connection),

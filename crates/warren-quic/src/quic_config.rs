@@ -222,7 +222,7 @@ fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConf
     let mut config = TransportConfig::default();
     config
         .transmit_caps(settings.caps.shared())
-        // The control stream goes both ways, and everything else travels in datagrams.
+        // The control stream is bidirectional, and all other data is sent in datagrams.
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(settings.stream_window))
         // There is only one stream, so the connection needs no more room than the stream.

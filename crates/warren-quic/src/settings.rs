@@ -49,7 +49,7 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 /// It has 22 fields because each is a setting of its own.
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
-    /// The driver of the connections. Both are the same on the wire.
+    /// The driver of the connections. Both drivers are the same on the wire.
     pub driver: Driver,
     /// Caps of one send and one drive. Clones of the settings share them, and changes apply to running connections.
     pub caps: TransmitCaps,

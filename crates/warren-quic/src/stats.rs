@@ -125,7 +125,7 @@ impl ConnectionStats {
 /// A number of UDP datagrams and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Datagrams {
-    /// How many there were.
+    /// The number of datagrams.
     pub count: u64,
     /// Bytes of the packets' payload.
     pub bytes: u64,

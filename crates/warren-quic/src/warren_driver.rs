@@ -1,10 +1,10 @@
 //! Warren's own driver, directly on noq-proto and noq-udp. Everything happens in the worker's polls, with no task, channel, lock
 //! or copy between a connection and its socket.
 //!
-//! A poll handles timers, receives, passes datagrams to connections, and delivers their events. Sending is left to the end of
-//! the turn ([`flush`](WarrenEndpoint::flush)), so that a turn's datagrams and acknowledgements share sends. Received
-//! datagrams are slices of a few buffers, which the next poll reuses if the caller has dropped them. An exit that is behind
-//! ([`intake`]) copies them into per-client queues instead.
+//! A poll handles timers, receives, passes datagrams to connections, and delivers their events. Sending is left to the end of the
+//! turn ([`flush`](WarrenEndpoint::flush)), so that a turn's datagrams and acknowledgements share sends. Received datagrams are
+//! slices of a few buffers, which the next poll reuses if the caller has dropped them. An exit that is behind ([`intake`]) copies
+//! received datagrams into per-client queues instead.
 
 mod accept;
 mod connection;

@@ -168,7 +168,7 @@ impl Queue {
         Self { prompt, bulk, turns: Turns::default(), takes, device_index }
     }
 
-    /// Returns the lane, or the only one if there is no bulk lane.
+    /// Returns the lane, or the prompt lane if there is no bulk lane.
     fn lane(&mut self, lane: Lane) -> &mut OpenLane {
         match (lane, &mut self.bulk) {
             (Lane::Bulk, Some(bulk)) => bulk,

@@ -67,7 +67,7 @@ impl Ring {
         for chunk in writes.chunks(usize::from(ENTRIES)) {
             let done = results.len();
             let refused = self.write_chunk(chunk, |index, result| {
-                // Completions of TUN writes come in order. Those of other files need not.
+                // Completions of writes to a TUN come in order. Completions of writes to other files need not.
                 while results.len() <= done + index {
                     results.push(Err(io::ErrorKind::Other.into()));
                 }

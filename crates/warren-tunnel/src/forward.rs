@@ -22,7 +22,7 @@ use super::moving::Moving;
 /// The rules of one role.
 #[derive(Debug, Clone)]
 pub enum Forwarding {
-    /// One session. Every packet from the TUN goes to it, and only packets for its addresses may leave it.
+    /// One session. Every packet from the TUN goes to this session, and only packets for its addresses are accepted from it.
     Client,
     /// Many sessions, distinguished by inner address.
     Exit {
@@ -139,7 +139,7 @@ impl Sessions {
     /// As [`Self::place_for`], for a client that moves to another exit.
     ///
     /// # Errors
-    /// The reason to count when there is no connection.
+    /// The reason under which to count the packet if there is no connection.
     pub(crate) fn place_during(
         &self,
         moving: &Moving,
@@ -196,10 +196,10 @@ impl Sessions {
         }
     }
 
-    /// Judges a packet that came on one of a session's connections. Returns the limit that it counts against.
+    /// Checks a packet that arrived on one of a session's connections. Returns the limit that it counts against.
     ///
     /// # Errors
-    /// The reason to count when the packet must not reach the TUN.
+    /// The reason under which to count the packet if it must not reach the TUN.
     pub(crate) fn check_from_carrier(
         &self,
         forwarding: &Forwarding,
@@ -232,7 +232,7 @@ impl Sessions {
     /// connection of the session.
     ///
     /// # Errors
-    /// The reason to count when there is no connection.
+    /// The reason under which to count the packet if there is no connection.
     pub(crate) fn place_for(
         &self,
         forwarding: &Forwarding,

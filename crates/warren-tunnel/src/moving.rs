@@ -1,9 +1,9 @@
 //! A client's move to another exit: which of its two sessions each packet takes during the move.
 //!
-//! The client has the same inner addresses at both exits, but the exits have other public addresses. So a flow that began at the old
-//! exit must stay there. A TCP flow is new if its SYN came after the switch. A UDP flow is old if it had packets between the
-//! start of the move and the switch. It becomes new when it pauses. All other packets, such as pings, take the new session from
-//! the switch on.
+//! The client has the same inner addresses at both exits, but the exits have other public addresses. So a flow that began at the
+//! old exit must stay at the old exit. A TCP flow is new if its SYN came after the switch. A UDP flow is old if it had packets
+//! between the start of the move and the switch. It becomes new when it pauses. All other packets, such as pings, take the new
+//! session from the switch on.
 //!
 //! The workers and the control plane share one [`Moving`]. Its rules apply only while a move is under way.
 

@@ -26,7 +26,7 @@ use super::traffic::Traffic;
 /// window, within these bounds. An inner flow's slow start has two windows in flight when it learns that the path is full. If both
 /// were lost in one burst, the flow would be slow for seconds.
 // With a fixed limit of 512 KiB, an inner flow lost 162 packets in one burst when it shared a queue of 100 ms with a native flow.
-// It reached 44 to 65 Mbit/s, and 93 Mbit/s with a limit of two windows (bench/LOG.md, "A queue as long as two windows").
+// The flow reached 44 to 65 Mbit/s, and 93 Mbit/s with a limit of two windows (bench/LOG.md, "A queue as long as two windows").
 const WINDOWS_IN_QUEUE: u64 = 3;
 const LEAST_QUEUE_LIMIT: usize = 1536 * 1024;
 const MOST_QUEUE_LIMIT: usize = 6 * 1024 * 1024;

@@ -2,7 +2,7 @@
 
 use warren_tun::Ring;
 
-/// A ring for each worker. They are made before the sandbox, which forbids new rings.
+/// One ring for each worker. The rings are made before the process enters its sandbox, which forbids new rings.
 #[derive(Debug, Default)]
 pub struct Rings(Vec<Ring>);
 

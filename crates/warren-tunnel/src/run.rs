@@ -52,7 +52,7 @@ const HELD_BACK: Duration = Duration::from_millis(20);
 const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
 /// Maximum number of turns before the runtime checks sockets and timers again. Each check costs a system call. Most wake-ups take
 /// two turns, and the second finds nothing. With more turns than this, the other direction waits too long.
-// Four turns save 5 to 12 % of CPU for a GB of TCP. With eight or sixteen, a ping only waits longer (bench/LOG.md,
+// Four turns save 5 to 12 % of CPU for a GB of TCP. Eight or sixteen turns save no more, and a ping waits longer (bench/LOG.md,
 // "Apart before decryption, and turns in a row").
 const TURNS_IN_A_ROW: u32 = 4;
 /// No further turn begins once the turns in a row have taken this long.

@@ -25,7 +25,7 @@ pub(crate) struct WorkerSnapshot {
     pub(crate) rest: Snapshot,
 }
 
-/// The state of a connection when its turn came to be read.
+/// The state of a connection at the time when it was read.
 pub(crate) struct SeenConnection {
     pub(crate) snapshot: ConnectionSnapshot,
     /// At an exit: the client that the connection belongs to.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 pub(crate) const ROUND: Duration = Duration::from_millis(250);
 /// Maximum number of connections in one upkeep turn, so that a turn does not get longer with their number.
 pub(crate) const CONNECTIONS_PER_TURN: usize = 64;
-/// Time until the next turn of a round that is not finished. Other work may bring it sooner.
+/// Time until the next turn of a round that is not finished. Other work may start it sooner.
 const NEXT_TURN: Duration = Duration::from_millis(1);
 
 /// The progress of the present round.

@@ -28,7 +28,7 @@ const MOST_DATAGRAMS: usize = 64;
 pub struct WireGuardCarrier {
     /// The exit's key.
     pub key: PrivateKey,
-    /// Its sockets, bound already.
+    /// The sockets for WireGuard, already bound.
     pub sockets: Vec<UdpSocket>,
     /// The largest packet that the TUN passes on to clients.
     pub mtu: u16,
@@ -138,7 +138,7 @@ impl WireGuard {
         true
     }
 
-    /// Sends the encrypted datagrams. Those for which there is no room are lost.
+    /// Sends the encrypted datagrams. Datagrams for which the socket has no room are lost.
     pub(crate) fn send_run(&mut self, lost: &mut impl FnMut(DropReason, u64)) {
         let Run { to, contents, size, datagrams, .. } = &mut self.run;
         if let Some((_, path)) = to.take()

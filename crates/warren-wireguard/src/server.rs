@@ -243,7 +243,7 @@ impl Server {
         }
     }
 
-    /// Checks that a handshake message is for this exit, and that there are not too many.
+    /// Checks that a handshake message is for this exit, and that the budget allows one more handshake.
     fn admit(&mut self, now: Instant, from: Path, datagram: &[u8]) -> Result<(), NotAdmitted> {
         let address = from.remote.ip();
         self.guard.reset_count();

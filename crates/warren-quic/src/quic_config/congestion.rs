@@ -34,8 +34,8 @@ const MAX_UNANSWERED: u64 = 32 * 1024;
 /// large enough that the probes are not paced.
 const UNANSWERED_WINDOW: u64 = 256 * 1024;
 
-/// Returns what the controller `adaptive` is doing; `None` for other controllers. The library shows a path's controller only as a trait
-/// object.
+/// Returns the state of the controller `adaptive`; `None` for other controllers. The library shows a path's controller only as a
+/// trait object.
 pub(crate) fn state_of(controller: &dyn Controller) -> Option<ControllerState> {
     controller.as_any()?.downcast_ref::<Chosen>()?.controller.state()
 }
@@ -269,8 +269,8 @@ struct Unlimited {
 // The library's trait fixes the arguments: on_congestion_event has more than six.
 impl Controller for Unlimited {
     fn on_packet_sent(&mut self, _: Instant, _: u16, pn: u64) {
-        // The controller may be chosen in mid-connection, so the first number that it sees may be far above 0. It counts as
-        // acknowledged.
+        // The controller may be chosen in mid-connection, so the first number that it sees may be far above 0. This first number
+        // counts as acknowledged.
         let (sent, _) = self.last.get_or_insert((pn, pn));
         *sent = pn.max(*sent);
     }

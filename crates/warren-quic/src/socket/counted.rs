@@ -113,7 +113,7 @@ impl CountedSocket {
         Ok(self.room.get_or_init(|| room))
     }
 
-    /// Receives one batch into each buffer and returns the number of filled ones. Returns `None` without a system call while the
+    /// Receives one batch into each buffer and returns the number of filled buffers. Returns `None` without a system call while the
     /// socket is known to be empty. Errors are counted and treated as nothing received, because they must not end the endpoint.
     pub(crate) fn receive(&self, buffers: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> Option<usize> {
         let wanted = buffers.len();

@@ -75,7 +75,7 @@ impl PlainSocket {
         cx: &mut Context<'_>,
         mut take: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
     ) -> Poll<()> {
-        // After this many receives that brought nothing, other sockets get their turn.
+        // After this many receives without a datagram, other sockets get their turn.
         const ATTEMPTS: usize = 8;
         let mut meta = [RecvMeta::default(); BUFFERS];
         for _ in 0..ATTEMPTS {

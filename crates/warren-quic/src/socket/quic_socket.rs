@@ -62,7 +62,7 @@ impl AsyncUdpSocket for QuicSocket {
         buffers: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        // After this many receives that brought nothing, other sockets get their turn.
+        // After this many receives without a datagram, other sockets get their turn.
         const ATTEMPTS: usize = 8;
         for _ in 0..ATTEMPTS {
             ready!(self.shared.poll_readable(cx))?;

@@ -111,7 +111,7 @@ mod tests {
         places.iter().filter(|place| is_resident(place)).count()
     }
 
-    /// The smallest figure is the time that the release itself takes. Whatever exceeds it may be due to other programs.
+    /// The smallest figure is the time that the release itself takes. Larger figures may be due to other programs.
     #[test]
     #[ignore = "it measures: cargo test --release -p warren-quic --lib longest_wait -- --ignored --nocapture"]
     fn longest_wait_of_a_worker_while_memory_goes_back() {

@@ -141,7 +141,7 @@ impl Crowd {
 impl UnderWay {
     /// Removes the oldest handshake of the network whose handshakes have waited longest in total.
     fn displace(&mut self, now: Instant) -> bool {
-        // The sum of the handshakes' waits, each without its first `beyond`.
+        // The sum of the handshakes' ages, each reduced by `beyond`.
         let waited = |handshakes: &BTreeMap<u64, Handshake>, beyond: Duration| -> Duration {
             let age = |handshake: &Handshake| now.saturating_duration_since(handshake.since);
             handshakes.values().map(|handshake| age(handshake).saturating_sub(beyond)).sum()

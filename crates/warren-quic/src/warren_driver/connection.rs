@@ -311,7 +311,7 @@ impl WarrenConnection {
     /// Drops the datagrams that were queued while the peer was silent. Otherwise they would be sent before fresh ones.
     fn discard_stale(&mut self) {
         self.quic.get_mut().datagrams().discard_unsent();
-        // This driver's limit or the library's may have been reached. Now there is room under both.
+        // This driver's limit or the library's may have been reached. Now there is room under both limits.
         self.room.empty();
         self.news.writable = !is_planted(Bug::RoomUntold);
     }

@@ -80,7 +80,7 @@ impl WarrenEndpoint {
         !self.work.to_send.is_empty() || self.ports.iter().flatten().any(Port::is_parked)
     }
 
-    /// Remembers the worker's waker. Registrations last until they wake, but a different waker needs new ones.
+    /// Remembers the worker's waker. A registration lasts until it has woken the worker. A different waker needs new registrations.
     fn know_waker(&mut self, cx: &Context<'_>) {
         if self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             return;
@@ -167,7 +167,7 @@ impl WarrenEndpoint {
     fn transmit(&mut self, now: Instant) {
         self.unpark();
         let mut work = 0;
-        // Each connection gets one drive. If it is not finished, it goes to the end of the list.
+        // Each connection gets one drive. A connection with more to send goes to the end of the list.
         for _ in 0..self.work.to_send.len() {
             if work >= WORK_PER_CALL {
                 return;

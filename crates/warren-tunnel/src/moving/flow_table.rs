@@ -1,7 +1,7 @@
 //! A bounded set of flows that several workers use at once without a lock.
 //!
-//! It exists only while a client moves, and has a fixed number of slots. A flow that finds no empty slot gets the slot of a flow
-//! that is over.
+//! The table exists only while a client moves, and has a fixed number of slots. A flow that finds no empty slot gets the slot of a
+//! flow that is over.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

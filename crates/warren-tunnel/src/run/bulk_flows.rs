@@ -11,8 +11,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// A flow stays bulk for this many windows after it has slowed down, so that flows seldom change lanes.
 // Each change may reorder the flow: packets on the new lane overtake packets that still wait in the old one.
 const STAYS: u8 = 10;
-/// Flows are counted in buckets by their hash. Beside a thousand bulk flows, one ping in five shares a bucket with one
-/// of them.
+/// Flows are counted in buckets by their hash. With a thousand bulk flows, one ping in five shares a bucket with one of them.
 const PLACES: usize = 4_096;
 
 /// Bytes that the flows of each bucket sent in this window.

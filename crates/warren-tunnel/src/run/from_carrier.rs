@@ -151,7 +151,7 @@ impl Worker {
             self.sessions.detach(session, Place::Here(slot));
             self.keep_traffic(session, &pump.traffic);
         }
-        // The final figures of a closed connection are there until the next poll.
+        // The final figures of a closed connection are available until the next poll.
         if let Some(quic) = self.endpoint.stats(connection) {
             self.past.add(&quic, &pump.repair_snapshot());
         }
@@ -356,7 +356,7 @@ impl Worker {
 fn session_of(pump: &Pump, device: Option<&Device>, sessions: &Sessions) -> Option<SessionId> {
     let is_client = || device.is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
     let attached = pump.attached.map(|(session, _)| session);
-    // Otherwise, at an exit with one session left, a detached connection would deliver the datagrams that it holds as if they
-    // were that session's.
+    // Only at a client: at an exit with one session left, a detached connection would deliver the datagrams that it holds as if
+    // they were that session's.
     attached.or_else(|| sessions.only().filter(|_| is_client()))
 }

@@ -44,7 +44,7 @@ const BATCHES_PER_TURN: usize = 16;
 impl Worker {
     /// Reads the TUN. Returns true if there may be more to read.
     pub(super) fn take_device(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        // Each read brings up to 64 KiB with offload and one packet without.
+        // Each read returns up to 64 KiB with offload, and one packet without offload.
         for _ in 0..self.tuning.tun_batches.get() {
             if self.is_held_back(now) {
                 return false;

@@ -37,7 +37,7 @@ impl Worker {
         if is_complete && let Some(answer) = self.snapshots.asked.pop_front() {
             let connections = std::mem::take(&mut self.snapshots.connections);
             let clients = std::mem::take(&mut self.snapshots.clients);
-            // The asker may have gone away meanwhile. Then the answer is not needed.
+            // If the asker has gone away meanwhile, the answer is not needed.
             drop(answer.send(WorkerSnapshot { connections, clients, rest: self.rest_of_snapshot() }));
         }
         !self.snapshots.asked.is_empty()

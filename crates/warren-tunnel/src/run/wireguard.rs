@@ -292,8 +292,8 @@ fn count_lost(totals: &mut Totals, drops: &mut Drops, reason: DropReason, packet
     drops.to_carrier.add_many(reason, packets);
 }
 
-/// Sends a message of the WireGuard protocol itself. If there is no room for it, the peer repeats its message, or the peer's
-/// timers repeat this one.
+/// Sends a message of the WireGuard protocol itself. If the socket has no room, the message is lost. Then the peer repeats its own
+/// message, or the timers for this peer repeat this one.
 fn send(sockets: &mut [PlainSocket], path: Path, message: &[u8]) {
     if let Some(socket) = sockets.get_mut(path.socket) {
         socket.send(path.remote, path.local, message, message.len());

@@ -2,13 +2,13 @@
 //!
 //! Random loss never shrinks the window, because the inner flows react to it themselves. A queue at the bottleneck does shrink it.
 //! When the round-trip time of whole rounds rises, the window shrinks to the bytes that the path holds without a queue. Packets
-//! then wait in the tunnel's own queue, where flows are kept apart. A queue belongs to another flow if it stays although this
-//! connection sends less, or if the rate is much lower than at earlier queues. The window then returns to its size before the
-//! test, and grows by a twentieth a round trip until the queue overflows. From then on, CUBIC (RFC 9438) competes for a fair
-//! share, and losses count while the queue is full. CUBIC also answers losses that come only while the queue is near its longest.
-//! Afterwards, the window grows slowly for a while, so that a rival that has lost packets gets its share again. Losses always
-//! count if the path loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Such a queue
-//! shows nothing about other flows, so CUBIC answers the marks.
+//! then wait in the tunnel's own queue, which separates the inner flows. A queue belongs to another flow if it stays although this
+//! connection sends less, or if the rate is much lower than at earlier queues. The window then returns to its size before the test,
+//! and grows by a twentieth a round trip until the queue overflows. From then on, CUBIC (RFC 9438) competes for a fair share, and
+//! losses count while the queue is full. CUBIC also answers losses that come only while the queue is near its longest. Afterwards,
+//! the window grows slowly for a while, so that a rival that has lost packets gets its share again. Losses always count if the path
+//! loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Such a queue shows nothing about
+//! other flows, so CUBIC answers the marks.
 
 use std::{
     any::Any,
@@ -282,8 +282,8 @@ impl Adaptive {
         }
     }
 
-    /// Ends slow start at a queue. The window becomes what the path carries, because the queue shows only after a round trip, in
-    /// which the window has doubled.
+    /// Ends slow start at a queue. The window is set to what the path carries. It is too large by then, because a queue shows only
+    /// after a round trip, in which the window has doubled.
     fn end_slow_start(&mut self, now: Instant) {
         self.overshot_rounds = OVERSHOT_ROUNDS;
         let carried = self.rounds.carried_lately_in(self.base() + self.allowed_queue() / 2);

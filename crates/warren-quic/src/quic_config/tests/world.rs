@@ -48,7 +48,7 @@ pub(super) struct World {
     pub(super) loss_burst: u64,
     /// How many packets of the present burst are still to be lost.
     burst_left: u64,
-    /// The path's capacity each way. Without it, the path is as fast as its senders.
+    /// The path's capacity in each direction. Without it, the path is as fast as its senders.
     pub(super) bottleneck: Option<Bottleneck>,
     /// Packets that were dropped by a full queue.
     pub(super) overflowed: u64,

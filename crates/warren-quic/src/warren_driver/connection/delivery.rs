@@ -36,7 +36,7 @@ impl WarrenConnection {
         self.deliver_events(&mut inbox.events);
         // Lost datagrams come next, so that received ones that keep filling the inbox do not delay sending lost ones again.
         let has_delivered_lost = !self.news.lost || self.deliver_lost(inbox);
-        // The end comes after all datagrams, so datagrams that do not fit put it off.
+        // The end comes after all datagrams, so it waits if some datagrams do not fit.
         if self.news.datagrams && !self.deliver_datagrams(inbox) {
             return Left::More;
         }

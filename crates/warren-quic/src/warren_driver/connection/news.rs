@@ -1,4 +1,4 @@
-//! What happened to a connection and has not been delivered yet.
+//! What has happened to a connection and was not reported to the caller yet.
 
 use crate::{boundary::CloseReason, key::PublicKey};
 

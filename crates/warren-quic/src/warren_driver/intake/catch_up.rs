@@ -47,7 +47,8 @@ impl WarrenEndpoint {
         // Uses the current time in place of `now`, because reading ahead has taken time.
         self.intake.serve(Instant::now());
         while share > 0
-            // While as many attempts wait as a poll handles, strangers get no turn: they would only add further attempts.
+            // Strangers get no turn while enough attempts for a whole poll wait already, because they would only add further
+            // attempts.
             && let Some(batch) = self.intake.pop(self.attempts.len() < ATTEMPTS_PER_POLL)
         {
             let (slot, datagrams) = (batch.slot, batch.datagrams());

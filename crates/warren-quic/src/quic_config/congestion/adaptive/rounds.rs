@@ -58,7 +58,7 @@ pub(super) fn loss_share(lost: u64, delivered: u64) -> f64 {
 struct Frame {
     arrived: Instant,
     rtt: Duration,
-    /// The bytes that had been acknowledged by then.
+    /// All bytes that were acknowledged up to this frame, including this frame's.
     bytes: u64,
 }
 
@@ -222,7 +222,7 @@ impl Rounds {
         self.rates = [self.rates[0], 0.0, 0.0, 0.0];
     }
 
-    /// Forgets what past rounds showed of the path.
+    /// Forgets what past rounds showed about the path.
     pub(super) fn forget_path(&mut self) {
         self.rates = [0.0; RATES];
         self.recent = [None; RECENT];

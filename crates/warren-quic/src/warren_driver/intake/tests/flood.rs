@@ -184,7 +184,7 @@ struct Crowd {
     clients: Vec<Client>,
 }
 
-/// What a step brought to the exit.
+/// What the exit received in a step.
 #[derive(Default)]
 struct Step {
     connected: Vec<(ConnectionId, PublicKey)>,
