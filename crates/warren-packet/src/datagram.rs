@@ -63,9 +63,9 @@ impl Flags {
 pub enum Datagram<'a> {
     /// A packet that is not validated yet. Never empty.
     Packet {
-        /// Its flags.
+        /// The packet's flags.
         flags: Flags,
-        /// Its bytes.
+        /// The packet's bytes.
         packet: &'a [u8],
     },
     /// A fragment of a packet.

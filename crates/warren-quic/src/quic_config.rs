@@ -53,8 +53,8 @@ const MTU_CONFIRMATION_PROBES: usize = 8;
 /// of large packets notices their loss within a second or two, and other senders do not need to know the size.
 const MTU_CONFIRMATION: Duration = Duration::from_secs(600);
 
-/// The search ends when its steps fall below this. It still tries the upper bound if the bound is at least this far away. With
-/// 10, it reaches both 1,472 and 1,452 exactly, in seven probes.
+/// The search for the MTU ends when its steps fall below this number of bytes. It still tries the upper bound if the bound is at
+/// least this far away. With 10, it reaches both 1,472 and 1,452 exactly, in seven probes.
 const MTU_MINIMUM_CHANGE: u16 = 10;
 
 /// A path's idle timeout. Because it is this short, noq sends a loss probe at least every second instead of every two

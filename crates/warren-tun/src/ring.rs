@@ -47,7 +47,7 @@ impl Ring {
 
     fn disabled() -> io::Result<IoUring> {
         let ring = IoUring::builder().dontfork().setup_r_disabled().build(u32::from(ENTRIES))?;
-        // Every kernel with restrictions has both features. Without the first one, completions could be lost.
+        // Every kernel with io_uring restrictions has both features. Without the first one, completions could be lost.
         if !ring.params().is_feature_nodrop() || !ring.params().is_feature_submit_stable() {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }

@@ -1,4 +1,4 @@
-//! Memory for packets on their way to the carrier, reused in place once they have left.
+//! Memory for packets on their way to the carrier. It is reused in place once the packets are sent.
 //!
 //! A general allocator returns a burst's memory to the kernel and asks for it again with the next burst. Each packet would then cost page
 //! faults and a cold cache.

@@ -65,7 +65,7 @@ pub struct Totals {
 pub struct ConnectionSnapshot {
     /// The connection's number in this process.
     pub connection: ConnectionId,
-    /// The session that it belongs to.
+    /// The session that the connection belongs to.
     pub session: Option<SessionId>,
     /// The connection's number in the session.
     pub index: Option<u32>,
@@ -170,13 +170,13 @@ impl fmt::Display for Histogram {
 /// One worker's share of the totals.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerShare {
-    /// Connections that it drives.
+    /// Connections that the worker drives.
     pub connections: usize,
-    /// Reads of its TUN queue.
+    /// Reads of the worker's TUN queue.
     pub tun_reads: u64,
-    /// Reads that it gave to another worker.
+    /// Reads that the worker handed over to another worker.
     pub handed_over: u64,
-    /// Writes to its TUN queue.
+    /// Writes to the worker's TUN queue.
     pub tun_writes: u64,
     /// Inner packets handed to connections.
     pub carrier_sent_packets: u64,

@@ -101,7 +101,7 @@ impl HandOver {
             let batch = Batch { reads, bytes, waiting: way.waiting.clone() };
             // Never waits: two workers that wait for each other would deadlock.
             if let Err(unsent) = way.to.try_send(batch) {
-                // Dropping the batch takes its bytes off `waiting` again.
+                // Dropping the batch subtracts its bytes from `waiting` again.
                 unsent.into_inner().take_reads().for_each(&mut lost);
             }
         }

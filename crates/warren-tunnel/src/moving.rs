@@ -54,7 +54,7 @@ pub struct Moving {
 pub struct Echo {
     /// The destination of the echo requests.
     pub destination: IpAddr,
-    /// The identifier that they carry.
+    /// The identifier in the echo requests.
     pub identifier: u16,
 }
 

@@ -110,7 +110,7 @@ pub(super) struct Worker {
     held: usize,
     /// Pumps with postponed work of `Repair`: a copy to send, or a missing datagram to stop waiting for.
     repairs: Vec<usize>,
-    /// When the earliest of this work is due.
+    /// When the earliest postponed repair is due.
     repair_due: Option<Instant>,
     /// When postponed repairs last ran.
     last_repairs: Instant,

@@ -19,7 +19,7 @@ pub struct GatherWrite<'list, 'a> {
     pub packets: u64,
     /// Total length of these packets in bytes, including each one's headers.
     pub bytes: u64,
-    /// The symmetric hash of their flow.
+    /// The symmetric hash of the packets' flow.
     pub flow_hash: u32,
 }
 

@@ -81,9 +81,9 @@ impl Number {
 /// The place of a datagram in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Its lane.
+    /// The datagram's lane.
     pub lane: Lane,
-    /// Its number in the lane.
+    /// The datagram's number in the lane.
     pub number: Number,
 }
 

@@ -86,7 +86,7 @@ pub enum Event {
     Closed {
         /// The connection.
         connection: ConnectionId,
-        /// Why.
+        /// Why the connection ended.
         reason: CloseReason,
     },
 }
@@ -96,7 +96,7 @@ pub enum Event {
 pub enum CloseReason {
     /// This side closed the connection.
     Local,
-    /// The peer's application closed it.
+    /// The peer's application closed the connection.
     Peer {
         /// The application's code.
         code: u64,
@@ -147,7 +147,7 @@ pub struct LostDatagram {
     /// The context that was passed to [`Endpoint::send_datagram_kept`](crate::driver::Endpoint::send_datagram_kept) with the
     /// datagram.
     pub context: u64,
-    /// When it was sent.
+    /// When the datagram was sent.
     pub sent: Instant,
 }
 

@@ -51,7 +51,7 @@ enum State {
     Handshake {
         connecting: Connecting,
         timeout: Option<Pin<Box<Sleep>>>,
-        /// At an exit, its seat among the handshakes.
+        /// At an exit, the handshake's seat.
         seat: Option<Seat>,
         /// At an exit, the key that the exit proves.
         proven: Option<PublicKey>,

@@ -181,7 +181,7 @@ impl Open {
         if self.closing.is_some() { None } else { Some(self.control.backlog()) }
     }
 
-    /// Starts the close. Further calls have no effect.
+    /// Starts to close the connection. Further calls have no effect.
     pub(super) fn close(&mut self, code: u32, words: &str, reason: CloseReason) {
         if self.closing.is_none() {
             let deadline = Some(Box::pin(sleep(FLUSH_TIMEOUT)));

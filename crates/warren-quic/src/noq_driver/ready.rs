@@ -44,7 +44,7 @@ impl ReadyList {
     /// Removes and returns the source that has waited longest. From then on, the source can be listed again.
     pub(super) fn next(&self) -> Option<Source> {
         let woken = self.0.lock().unwrap_or_else(PoisonError::into_inner).woken.pop_front()?;
-        // A wake after this store lists the source again. The poll that follows handles earlier wakes.
+        // If the source is woken after this store, it is listed again. The poll that follows handles earlier wakes.
         woken.listed.store(false, Ordering::SeqCst);
         Some(woken.source)
     }

@@ -99,7 +99,8 @@ mod tests {
         assert!(left < 50, "{left} of 448 pages stay");
     }
 
-    /// How many of these addresses are on a page that is in memory: bit 63 of the kernel's Documentation/admin-guide/mm/pagemap.rst.
+    /// How many of these addresses are on a page that is in memory, according to bit 63 of each pagemap entry (the kernel's
+    /// Documentation/admin-guide/mm/pagemap.rst).
     fn resident(places: &[usize]) -> usize {
         let map = File::open("/proc/self/pagemap").expect("proc is there");
         let is_resident = |place: &usize| {

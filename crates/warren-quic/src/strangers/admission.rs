@@ -49,7 +49,7 @@ struct UnderWay {
 struct Handshake {
     since: Instant,
     worker: Displaced,
-    /// The handshake's slot at its worker, once it has one.
+    /// The handshake's slot at its worker, once the worker has assigned one.
     place: Option<u64>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) enum Admission {
     Take {
         /// The handshake's seat.
         seat: Seat,
-        /// Whether another handshake lost its seat to this one.
+        /// Whether another handshake lost its seat to the new one.
         displaced: bool,
     },
     /// Ask for a proof of the address.
@@ -194,7 +194,7 @@ impl Seat {
 
     /// Gives up the seat because the handshake timed out.
     pub(crate) fn time_out(self) {
-        // The lock ends with this statement. `drop` takes it again when `self` is dropped.
+        // The lock ends with this statement. `drop` takes the lock again when `self` is dropped.
         self.crowd.under_way().timed_out += 1;
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Port {
     pub(super) socket: CountedSocket,
     pub(super) endpoint: Endpoint,
     pub(super) listening: Option<Listening>,
-    /// The table slots of its connections, by handle.
+    /// The table slots of the port's connections, by handle.
     routes: Vec<Option<usize>>,
     parked: Option<Parked>,
     /// Connections that wait for the parked transmit to be sent.

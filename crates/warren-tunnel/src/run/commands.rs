@@ -215,7 +215,7 @@ impl Worker {
         self.clients.end(session);
     }
 
-    /// The worker's number among its siblings.
+    /// The worker's number, counted from 0.
     fn number(&self) -> usize {
         usize::from(self.tuning.settings.worker.index())
     }

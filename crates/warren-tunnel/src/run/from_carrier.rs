@@ -81,7 +81,7 @@ impl Worker {
 
     /// Runs the postponed repairs.
     pub(super) fn run_repairs(&mut self, now: Instant) {
-        // This comes first, because new due times count from here.
+        // This time is set first, because new due times are computed from it.
         self.last_repairs = now;
         self.repair_due = None;
         let mut slots = std::mem::take(&mut self.repairs);

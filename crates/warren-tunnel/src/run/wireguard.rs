@@ -151,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// Removes a member from its session, and drops the packets that it holds for the next one.
+    /// Removes a member from its session, and drops the packets that the member holds for its next session.
     fn leave_session_of(&mut self, peer: usize, member: &mut Member) {
         for _ in member.take_held() {
             self.refuse(DropReason::NotAttached);

@@ -282,8 +282,8 @@ impl Adaptive {
         }
     }
 
-    /// Ends slow start at a queue. The window is set to what the path carries. It is too large by then, because a queue shows only
-    /// after a round trip, in which the window has doubled.
+    /// Ends slow start at a queue. The window is set to what the path carries. The window of slow start is too large, because a
+    /// queue shows only after a round trip, in which the window has doubled.
     fn end_slow_start(&mut self, now: Instant) {
         self.overshot_rounds = OVERSHOT_ROUNDS;
         let carried = self.rounds.carried_lately_in(self.base() + self.allowed_queue() / 2);
@@ -394,7 +394,8 @@ impl Adaptive {
             let window = self.window.max(competition.before());
             self.bound(now, window);
         } else if competition.is_over(now) {
-            // Time to check again. If the rival is still there, the next rounds find its queue again.
+            // It is time to check again whether there is a rival. If the rival is still there, the next rounds find its queue
+            // again.
             let window = self.window;
             self.limit = window;
             self.unjudged = Some(window);

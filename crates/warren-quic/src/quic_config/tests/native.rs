@@ -139,7 +139,7 @@ impl Native {
         // RFC 9438 section 4.3: the window is never smaller than Reno's would be.
         let reno = self.threshold + 0.529 * (now - epoch).as_secs_f64() / self.rtt.as_secs_f64();
         let target = cubic.max(reno).clamp(self.window, self.window * 1.5);
-        // Until its first loss, Linux grows by at least a twentieth per round trip.
+        // Until its first loss, Linux's CUBIC grows the window by at least a twentieth per round trip.
         let least = if self.has_lost { 0.0 } else { 0.05 };
         self.window += ((target - self.window) / self.window).max(least);
     }

@@ -115,7 +115,7 @@ struct Underway {
     arrival: Instant,
     number: u64,
     to: usize,
-    /// The ECN bits of its IP header.
+    /// The ECN bits of the datagram's IP header.
     mark: u8,
     strays: bool,
     content: Vec<u8>,
@@ -176,7 +176,7 @@ pub(super) fn keyed() -> (rustls::ClientConfig, rustls::ServerConfig) {
     (client, tls::exit(&exit_key).unwrap())
 }
 
-/// As large as the slabs of Warren's driver.
+/// Size of the receive buffer in bytes, like the slabs of Warren's driver.
 const BUFFER: usize = 64 * 1024;
 
 pub(super) const DELAY: Duration = Duration::from_millis(10);
@@ -313,7 +313,7 @@ impl World {
         &mut self.sides[side].connection.as_mut().unwrap().1
     }
 
-    /// The datagrams that a side was given since the last call. Those before the first call are not recorded.
+    /// The datagrams that a side has received since the last call. Datagrams before the first call are not recorded.
     pub(super) fn heard(&mut self, side: usize) -> Vec<Bytes> {
         self.sides[side].heard.replace(Vec::new()).unwrap_or_default()
     }

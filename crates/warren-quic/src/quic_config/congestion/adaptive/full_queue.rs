@@ -1,8 +1,8 @@
-//! The bottleneck's queue when it is full. If packets are lost only then, congestion is the cause.
+//! Finds out whether the bottleneck's queue is full. If packets are lost only then, congestion is the cause.
 
 use std::time::Duration;
 
-/// A queue is near its longest if it has at least this share of that length.
+/// A queue is near its longest if its length is at least this share of the longest.
 const NEAR: f64 = 0.7;
 /// Losses near a full queue show an overflow only if they exceed this many bursts of the usual length.
 const STRAY_BURSTS: f64 = 4.0;

@@ -27,7 +27,7 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// Share of its packets that were lost.
+    /// Share of the round's packets that were lost.
     pub(super) fn loss(&self) -> f64 {
         loss_share(self.lost, self.delivered)
     }

@@ -50,7 +50,7 @@ pub(super) struct Wire {
 /// A link with a rate. When its queue is full, it drops datagrams.
 struct Bottleneck {
     bytes_per_second: u32,
-    /// How long a datagram may wait at most.
+    /// The longest time that a datagram may wait.
     queue: Duration,
 }
 

@@ -26,7 +26,7 @@ struct Numbered {
 /// Everything that the rules need to know of a run.
 #[derive(Default)]
 pub(super) struct Rules {
-    /// Numbered datagrams since their first departure.
+    /// Numbered datagrams that were sent at least once.
     sent: BTreeMap<Key, Numbered>,
     /// The place of the datagram that carries each packet.
     places: BTreeMap<u64, Key>,
