@@ -1,4 +1,4 @@
-//! Finds out whether the bottleneck's queue is full. If packets are lost only then, congestion is the cause.
+//! Finds out whether the bottleneck's queue is full. If packets are lost only while the queue is full, congestion is the cause.
 
 use std::time::Duration;
 
