@@ -144,17 +144,17 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         self.merge
     }
 
-    /// Hands every packet to `write`, one write at a time, as [`Self::flush_together`] does.
+    /// Passes every packet to `write`, like [`Self::flush_together`], but one write at a time.
     pub fn flush(&mut self, mut write: impl FnMut(GatherWrite<'_, '_>) -> Outcome) {
         self.flush_together(|writes, outcomes| writes.for_each(|one| outcomes.push(write(one))));
     }
 
-    /// Hands every packet to `write` and empties the coalescer. Writes are ordered by their first packets. `write` pushes one
+    /// Passes every packet to `write` and empties the coalescer. Writes are ordered by their first packets. `write` pushes one
     /// outcome per write. A write without an outcome counts as lost.
     ///
-    /// The packets of refused super-packets are handed out again one by one, after the rest of the batch. If one of them can be written
-    /// alone, the merging was the reason for the refusal: the device does not support that kind of super-packet, and [`Self::merge`]
-    /// makes no more of them.
+    /// The packets of refused super-packets are passed to `write` again one by one, after the rest of the batch. If one of them can
+    /// be written alone, the merging was the reason for the refusal: the device does not support that kind of super-packet, and
+    /// [`Self::merge`] makes no more of them.
     pub fn flush_together(&mut self, mut write: impl FnMut(&Writes<'_, B>, &mut Vec<Outcome>)) {
         // Taken out while `self.batch` is borrowed, and put back below, so that their memory is reused.
         let (mut planned, mut outcomes) =

@@ -63,9 +63,9 @@ impl Flags {
 pub enum Datagram<'a> {
     /// A packet that is not validated yet. Never empty.
     Packet {
-        /// Its flags.
+        /// The packet's flags.
         flags: Flags,
-        /// Its bytes.
+        /// The packet's bytes.
         packet: &'a [u8],
     },
     /// A fragment of a packet.
@@ -177,7 +177,7 @@ pub fn write_fragment(
     }
 }
 
-/// Splits packets that are larger than a connection's datagrams into fragments. One per connection.
+/// Splits packets that are larger than a connection's datagrams into fragments. Each connection has its own fragmenter.
 #[derive(Clone, Debug, Default)]
 pub struct Fragmenter {
     next_id: u32,

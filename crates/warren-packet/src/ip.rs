@@ -210,7 +210,7 @@ pub enum Malformed {
     /// Too short for a fixed header.
     #[error("{length} bytes are too short for the header")]
     Truncated {
-        /// How many bytes there were.
+        /// The actual number of bytes.
         length: usize,
     },
     /// Neither IPv4 nor IPv6.
@@ -230,7 +230,7 @@ pub enum Malformed {
     TotalLength {
         /// The length in the header, in bytes.
         claimed: usize,
-        /// How many bytes there were.
+        /// The actual number of bytes.
         actual: usize,
     },
     /// An unexpected offload type, or one that does not match the packet's IP version or protocol.

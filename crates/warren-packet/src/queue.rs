@@ -19,14 +19,14 @@ pub use self::waits::Waits;
 use crate::datagram::PACKET_OVERHEAD;
 use crate::ecn::mark_congestion;
 
-/// Longest wait of a packet. Its sender has retransmitted it by then.
+/// Longest wait of a packet. After this time, the packet's sender has retransmitted it.
 pub const MAX_SOJOURN: Duration = Duration::from_millis(500);
 
 /// Bytes that a flow sends per turn: one super-packet, which is one send.
 const QUANTUM: i64 = 64 * 1024;
 /// Number of hash buckets for flows. A power of two.
 const FLOWS: usize = 64;
-/// Number of packet places that a flow keeps while it has no backlog. It is enough for several sends.
+/// Number of packets for which a flow without a backlog keeps memory. It is enough for several sends.
 const KEPT_PLACES: usize = 256;
 /// Backlog of a flow in bytes up to which CoDel sees no standing queue.
 const SHORT: usize = 64 * 1024;

@@ -28,7 +28,7 @@ pub fn accept(flags: Flags, packet: &mut [u8]) -> Result<VirtioNetHeader, DropRe
     Ok(transport.completion())
 }
 
-/// Completes the checksum of a packet that is flagged as having a partial one, for a receiver that takes only whole ones.
+/// Completes the checksum of a packet that is flagged as having a partial one, for a receiver that accepts only complete checksums.
 ///
 /// # Errors
 /// As [`accept`].

@@ -142,7 +142,7 @@ impl Resequencer {
         self.size
     }
 
-    /// Counts of what happened so far.
+    /// The counts so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }

@@ -48,11 +48,11 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Segments one read from the TUN device and hands each packet to `emit`, in order.
+/// Segments one read from the TUN device and passes each packet to `emit`, in order.
 ///
 /// # Errors
-/// [`Malformed`] if it is not one whole IP packet, or the virtio header does not match it. In that case nothing
-/// is emitted.
+/// [`Malformed`] if the read is not one whole IP packet, or the virtio header does not match the packet. In that case nothing is
+/// emitted.
 pub fn segment(
     header: VirtioNetHeader,
     super_packet: &[u8],
@@ -130,7 +130,7 @@ fn cut(
     let mut scratch = [0; MAX_HEADERS];
     let header =
         scratch.get_mut(..transport.end).ok_or(Malformed::HeaderTooLong { header_length: transport.end })?;
-    // Once for all segments: each rewrite sets every field that differs.
+    // Copied once for all segments, because each rewrite sets every field that differs.
     header.copy_from_slice(original);
 
     let count = payload.len().div_ceil(step).max(1); // a super-packet without payload is one segment

@@ -12,7 +12,7 @@ const TCP_HEADER: usize = 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransportHeader {
     pub(crate) kind: TransportKind,
-    /// Offset of its first byte from the packet's start.
+    /// Offset of the header's first byte from the packet's start.
     pub(crate) start: usize,
     /// Offset of the payload from the packet's start.
     pub(crate) end: usize,

@@ -1,5 +1,5 @@
-//! Measures what a flood of Initials costs an exit over loopback. The figure is the number of Initials that the exit refuses
-//! per second of its thread's CPU time. It depends on the content of the Initials.
+//! Measures what a flood of Initials costs an exit over loopback. The figure is the number of Initials that the exit refuses per
+//! second of its thread's CPU time. The figure depends on the content of the Initials.
 //!
 //! `cargo run --release -p warren-quic --example flood -- 3` takes three seconds for each row.
 
@@ -26,7 +26,7 @@ use warren_quic::{
     strangers::{Strangers, Turned},
 };
 
-/// Different Initials that are sent in turn.
+/// Number of different Initials, which are sent in turn.
 const DIFFERENT: u64 = 4_096;
 
 fn main() {

@@ -1,6 +1,6 @@
 //! The types at the boundary between the packet path and QUIC: the events, errors and limits of both drivers.
 //!
-//! Both drivers and their users share them. They depend on no driver.
+//! Both drivers and their users share these types, which depend on no driver.
 
 mod error;
 mod event;
@@ -22,7 +22,7 @@ pub const MAX_LOST_PER_POLL: usize = 256;
 /// Maximum number of events that one poll of an endpoint adds to its inbox.
 pub const MAX_EVENTS_PER_POLL: usize = 64;
 
-/// Maximum number of control bytes that may wait to be sent on a connection. One more closes the connection.
+/// Maximum number of control bytes that may wait to be sent on a connection. One more byte closes the connection.
 pub const MAX_CONTROL_BACKLOG: usize = 64 * 1024;
 
 /// How long a shutdown waits for the peers. A peer that has not answered 300 ms after the last close counts as unreachable.

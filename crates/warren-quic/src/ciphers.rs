@@ -1,5 +1,5 @@
-//! The packet ciphers, the fastest on this CPU first. Each one's code comes from the library (ring or aws-lc)
-//! that is faster on this CPU.
+//! The packet ciphers, the fastest on this CPU first. Of each cipher's two implementations (ring and aws-lc), the one that is
+//! faster on this CPU is used.
 
 use rustls::{
     SupportedCipherSuite, crypto::aws_lc_rs::cipher_suite as aws_lc, crypto::ring::cipher_suite as ring,
@@ -7,7 +7,7 @@ use rustls::{
 
 use crate::settings::Cipher;
 
-/// Every cipher, starting with `first` if given. All are offered, because QUIC's Initial packets need AES-128-GCM.
+/// Returns every cipher, starting with `first` if given. All are offered, because QUIC's Initial packets need AES-128-GCM.
 pub(crate) fn in_order(first: Option<Cipher>) -> Vec<SupportedCipherSuite> {
     use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
     let mut order = if cpu_has_aes() {

@@ -74,8 +74,9 @@ impl Endpoint {
 
     /// Makes an exit's endpoint that listens on `sockets`. Must be called inside a tokio runtime with time and I/O enabled.
     ///
-    /// It uses the first of `identities`, unless the client's proof shows that it pins another one. `reset_key` is 32 to 64
-    /// secret bytes. An exit that keeps them across restarts can reset the connections of its previous process at once.
+    /// The exit proves the first of `identities`, unless a client's proof shows that the client pins another of them. `reset_key`
+    /// is 32 to 64 secret bytes. An exit that keeps these bytes across restarts can reset the connections of its previous process
+    /// at once.
     ///
     /// # Errors
     /// When there is no key or socket, a socket cannot be used, or a setting is out of its bounds.
@@ -127,7 +128,7 @@ impl Endpoint {
         Self::Warren(Box::new(endpoint))
     }
 
-    /// Starts a connection to an exit that holds one of `exit_keys`, over its own socket.
+    /// Starts a connection to an exit that holds one of `exit_keys`. No other connection uses `socket`.
     ///
     /// # Errors
     /// If the attempt cannot start. Later failures are reported as [`Event::Closed`].
@@ -171,8 +172,8 @@ impl Endpoint {
         }
     }
 
-    /// Ends a turn: sends everything queued since the last poll. Without this call, the next poll sends it. `cx` is woken if
-    /// there is something to poll for afterwards.
+    /// Ends a turn: sends everything queued since the last poll. Without this call, the next poll sends it. `cx` is woken if the
+    /// flush leaves something to poll for.
     pub fn flush(&mut self, cx: &mut Context<'_>) {
         match self {
             // noq's tasks wake by themselves when they have something to send.
@@ -193,11 +194,11 @@ impl Endpoint {
         }
     }
 
-    /// Queues a datagram like [`send_datagram`](Self::send_datagram), and keeps it until its packet is acknowledged. If the
-    /// packet is lost, [`Inbox::lost`] returns the datagram once, with `context`. It stays lost unless it is sent again.
+    /// Queues a datagram like [`send_datagram`](Self::send_datagram), and keeps it until its packet is acknowledged. If the packet
+    /// is lost, [`Inbox::lost`] returns the datagram once, with `context`. The endpoint does not send the datagram again by itself.
     ///
-    /// An endpoint that does not keep datagrams ([`keeps_datagrams`](Self::keeps_datagrams)) only sends it. A datagram is also
-    /// not returned if it was dropped before it was sent, if too many bytes are kept ([`LossCounts::forgotten`]), or if the
+    /// An endpoint that does not keep datagrams ([`keeps_datagrams`](Self::keeps_datagrams)) only sends the datagram. A datagram is
+    /// also not returned if it was dropped before it was sent, if too many bytes are kept ([`LossCounts::forgotten`]), or if the
     /// connection ends.
     ///
     /// # Errors
@@ -222,8 +223,8 @@ impl Endpoint {
         }
     }
 
-    /// Marks the peer of a connection as an enrolled client. At an overloaded exit, such a client has queue space and
-    /// processing turns of its own. All other keys together share those of one client.
+    /// Marks the peer of a connection as an enrolled client. An overloaded exit gives each enrolled client its own queue space and
+    /// processing turns. All other peers together get the share of one client.
     pub fn know_as_client(&mut self, connection: ConnectionId) {
         match self {
             // With noq, all clients share the space in the sockets' buffers.
@@ -298,7 +299,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns a connection's state and counters. After [`Event::Closed`], the final ones are available until the next poll.
+    /// Returns a connection's state and counters. After [`Event::Closed`], the final counters are available until the next poll.
     pub fn stats(&self, connection: ConnectionId) -> Option<ConnectionStats> {
         match self {
             Self::Noq(endpoint) => endpoint.stats(connection),

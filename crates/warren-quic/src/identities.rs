@@ -30,8 +30,8 @@ impl Identities {
         keys.iter().map(|key| OfKey::new(base, key)).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Replaces the keys. Handshakes with a key that stays continue. A removed key is erased from all configurations,
-    /// including those that running connections still hold.
+    /// Replaces the keys. Handshakes continue if their key is also one of the new keys. A removed key is erased from all
+    /// configurations, including those that running connections still hold.
     ///
     /// # Errors
     /// As [`Self::new`]. In that case the previous keys stay.

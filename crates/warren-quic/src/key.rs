@@ -156,7 +156,7 @@ fn read_private(path: &Path, length: usize) -> Result<Zeroizing<String>, KeyErro
 /// Characters of a key in base64.
 const ENCODED_LENGTH: usize = 44;
 
-/// Why there is no private key.
+/// Why a private key could not be generated or read.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The operating system gave no random bytes.
@@ -190,7 +190,7 @@ pub enum KeyError {
         /// The file's permission bits.
         mode: u32,
     },
-    /// An exit's key file holds more than its key and the old one.
+    /// An exit's key file holds more than two keys.
     #[error("the key file {path} holds more than two keys; keep the new one and, below it, the old one", path = path.display())]
     TooMany {
         /// The key file.

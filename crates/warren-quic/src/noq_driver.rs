@@ -1,7 +1,7 @@
 //! The noq driver. noq's tasks run each connection, and this driver turns their futures into one poll for the worker.
 //!
-//! It queues only one datagram of a blocked connection, and the control bytes that wait for the peer. Received datagrams stay in
-//! noq's bounded buffers until the inbox has room.
+//! The driver itself queues only two things: one datagram of each blocked connection, and control bytes that the peer does not
+//! accept yet. Received datagrams stay in noq's bounded buffers until the inbox has room.
 
 mod connection;
 mod control;
@@ -52,10 +52,10 @@ pub struct NoqEndpoint {
     ready: Arc<ReadyList>,
     outbox: Arc<Outbox>,
     listeners: Vec<Listener>,
-    /// Handshakes to end because others took their seats.
+    /// Handshakes that must end because other handshakes have taken their seats.
     displaced: Displaced,
     connections: BTreeMap<ConnectionId, NoqConnection>,
-    /// Connections closed in the previous poll. Their counters are readable until the next one.
+    /// Connections closed in the previous poll. Their counters are readable until the next poll.
     retired: Vec<ConnectionId>,
     next: u64,
 }
@@ -216,7 +216,7 @@ impl NoqEndpoint {
     }
 
     pub(crate) fn rebind(&self, id: ConnectionId, socket: UdpSocket) -> std::io::Result<()> {
-        // A connection that has ended needs no socket. Its event tells the caller.
+        // A connection that has ended needs no socket. `Event::Closed` tells the caller that it has ended.
         let Some(endpoint) = self.connections.get(&id).and_then(NoqConnection::own_endpoint) else {
             return Ok(());
         };

@@ -35,7 +35,7 @@ pub(crate) fn close_reason(error: ConnectionError, presented: Option<&PresentedK
             code: close.error_code.into_inner(),
             reason: printable(&String::from_utf8_lossy(&close.reason)),
         },
-        // Either side may have noticed: the peer closes, or this side's TLS fails.
+        // Either side may find that there is no common protocol: the peer closes the connection, or this side's TLS fails.
         ConnectionError::ConnectionClosed(close) if close.error_code == no_protocol => {
             CloseReason::NoCommonProtocol
         }
@@ -66,7 +66,8 @@ pub(crate) struct Tally {
     pub(crate) too_large: u64,
 }
 
-/// Combines a connection's counters. `last` says that they are final, so missing datagrams count as lost.
+/// Combines a connection's counters. If `last` is true, the connection has ended, so datagrams that were never sent or delivered
+/// count as dropped.
 pub(crate) fn connection_stats(
     remote: SocketAddr,
     stats: &noq_proto::ConnectionStats,

@@ -37,7 +37,7 @@ const INCOMING_BYTES_TOTAL: u64 = 1024 * 1024;
 /// Maximum number of stateless resets that an exit sends per second. A replayed packet of an earlier process triggers one.
 const RESETS_PER_SECOND: u64 = 50;
 
-/// Interval between searches for a larger MTU, also after a black hole is detected.
+/// Time until the next search for a larger MTU: after a finished search, and after a detected black hole.
 const MTU_INTERVAL: Duration = Duration::from_secs(600);
 const MTU_COOLDOWN: Duration = Duration::from_secs(1);
 
@@ -53,12 +53,12 @@ const MTU_CONFIRMATION_PROBES: usize = 8;
 /// of large packets notices their loss within a second or two, and other senders do not need to know the size.
 const MTU_CONFIRMATION: Duration = Duration::from_secs(600);
 
-/// The search ends when its steps fall below this. It still tries the upper bound if the bound is at least this far away. With
-/// 10, it reaches both 1,472 and 1,452 exactly, in seven probes.
+/// The search for the MTU ends when its steps fall below this number of bytes. It still tries the upper bound if the bound is at
+/// least this far away. With 10, it reaches both 1,472 and 1,452 exactly, in seven probes.
 const MTU_MINIMUM_CHANGE: u16 = 10;
 
 /// A path's idle timeout. Because it is this short, noq sends a loss probe at least every second instead of every two
-/// (`MAX_PTO_FAST_INTERVAL`). So it soon notices that a path works again. Without QUIC multipath, the timeout itself has no
+/// (`MAX_PTO_FAST_INTERVAL`). So noq soon notices that a path works again. Without QUIC multipath, the timeout itself has no
 /// effect.
 const FAST_PROBES: Duration = Duration::from_secs(24);
 
@@ -121,8 +121,8 @@ pub(crate) fn socket_use(settings: &TransportSettings, is_exit: bool) -> SocketU
     }
 }
 
-/// Configures an endpoint. Its stateless reset tokens and the tags of its connection IDs derive from `reset_key`. Only an exit,
-/// which has a `listener`, sends resets. A client's port serves one connection and closes with it.
+/// Configures an endpoint. Its stateless reset tokens and the tags of its connection IDs derive from `reset_key`. Only an exit has
+/// a `listener` and sends resets. A client sends none, because its port serves one connection and closes with it.
 pub(crate) fn endpoint(
     settings: &TransportSettings,
     reset_key: &[u8],
@@ -144,14 +144,14 @@ pub(crate) fn endpoint(
         .expect("MTUs are checked to be within QUIC's bounds")
         // The gate in front of an exit understands no other version.
         .supported_versions(vec![1])
-        // Greasing takes a random number for each packet. It is useless here, because nothing between the peers should depend
-        // on the bit.
+        // Greasing the bit (RFC 9287) costs a random number for each packet, and Warren gains nothing from it.
         .grease_quic_bit(false)
         .min_reset_interval(reset_interval(endpoints));
     config
 }
 
-/// The interval between two resets of one endpoint of an exit. Endpoints do not share a budget, so each gets a fraction.
+/// The interval between two resets of one endpoint of an exit. Endpoints do not share a budget, so each gets a fraction of
+/// [`RESETS_PER_SECOND`].
 fn reset_interval(endpoints: u64) -> Duration {
     let endpoints = endpoints.max(1);
     match RESETS_PER_SECOND / endpoints {
@@ -199,7 +199,7 @@ pub(crate) fn exit(
         .incoming_buffer_size(INCOMING_BYTES)
         .incoming_buffer_size_total(INCOMING_BYTES_TOTAL)
         .retry_token_lifetime(RETRY_TOKEN_LIFETIME_IN_LIBRARY);
-    // No NEW_TOKEN: a silent exit lets in only proofs and Retry tokens.
+    // No NEW_TOKEN frames: the only tokens that a silent exit accepts are proofs and Retry tokens.
     config.validation_token.sent(0);
     config
 }
@@ -222,7 +222,7 @@ fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConf
     let mut config = TransportConfig::default();
     config
         .transmit_caps(settings.caps.shared())
-        // The control stream goes both ways, and everything else travels in datagrams.
+        // The control stream is bidirectional, and all other data is sent in datagrams.
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(settings.stream_window))
         // There is only one stream, so the connection needs no more room than the stream.

@@ -49,7 +49,7 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 /// It has 22 fields because each is a setting of its own.
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
-    /// The driver of the connections. Both are the same on the wire.
+    /// The driver of the connections. Both drivers are the same on the wire.
     pub driver: Driver,
     /// Caps of one send and one drive. Clones of the settings share them, and changes apply to running connections.
     pub caps: TransmitCaps,
@@ -94,8 +94,8 @@ pub struct TransportSettings {
     /// Whether an exit answers strangers, and which connection IDs belong to this process. Clones of the settings share it, and
     /// changes apply at once.
     pub strangers: Strangers,
-    /// The worker that the endpoint belongs to. The first byte of every connection ID that the endpoint issues encodes it. A
-    /// packet with another worker's byte is dropped, never reset.
+    /// The worker that the endpoint belongs to. The first byte of every connection ID that the endpoint issues encodes the worker.
+    /// A packet with another worker's byte is dropped and never answered with a reset.
     pub worker: WorkerPlace,
 }
 
@@ -109,7 +109,7 @@ impl Default for TransportSettings {
             initial_window: 256 * 1024,
             keep_alive: Some(KEEP_ALIVE),
             idle_timeout: IDLE_TIMEOUT,
-            // Every QUIC path must carry this much. Discovery finds out what else it carries.
+            // Every QUIC path must carry this much. MTU discovery finds out how much more the path carries.
             initial_mtu: MINIMUM_MTU,
             min_mtu: MINIMUM_MTU,
             max_mtu: ETHERNET_MTU,

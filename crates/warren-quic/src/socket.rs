@@ -44,7 +44,7 @@ pub const DEFAULT_BUFFER_BYTES: usize = 8 * 1024 * 1024;
 pub struct SocketConfig {
     /// The local address. Port 0 lets the kernel choose.
     pub address: SocketAddr,
-    /// The firewall mark of its packets (`SO_MARK`, needs CAP_NET_ADMIN).
+    /// The firewall mark of the socket's packets (`SO_MARK`, needs CAP_NET_ADMIN).
     pub mark: Option<u32>,
     /// Requested size in bytes of the send and the receive buffer.
     pub buffer_bytes: usize,
@@ -76,7 +76,7 @@ pub fn bind(config: SocketConfig) -> io::Result<UdpSocket> {
         socket.set_only_v6(config.v6only)?;
     }
     if config.reuse_port {
-        // Counts only if it is set before the socket is bound (socket(7)).
+        // The option has an effect only if it is set before the socket is bound (socket(7)).
         socket.set_reuse_port(true)?;
     }
     // SO_RCVBUFFORCE and SO_SNDBUFFORCE need CAP_NET_ADMIN. The plain options are silently limited to net.core.[rw]mem_max.

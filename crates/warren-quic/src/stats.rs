@@ -73,7 +73,7 @@ pub struct ConnectionStats {
     pub udp_datagrams_received: u64,
     /// UDP payload bytes received.
     pub udp_bytes_received: u64,
-    /// Highest packet number of the peer's that arrived. 0 before the first.
+    /// Highest packet number received from the peer. 0 before the first packet.
     pub largest_received: u64,
     /// ACK frames sent.
     pub acks_sent: u64,
@@ -84,7 +84,7 @@ pub struct ConnectionStats {
 }
 
 impl ConnectionStats {
-    /// The figures of a connection of another protocol than QUIC. Only its datagrams are known.
+    /// Returns the counters of a connection that uses another protocol than QUIC. Only its datagrams are counted.
     pub fn of_other_protocol(remote: SocketAddr, sent: Datagrams, received: Datagrams) -> Self {
         Self {
             remote,
@@ -125,7 +125,7 @@ impl ConnectionStats {
 /// A number of UDP datagrams and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Datagrams {
-    /// How many there were.
+    /// The number of datagrams.
     pub count: u64,
     /// Bytes of the packets' payload.
     pub bytes: u64,
@@ -140,8 +140,7 @@ pub enum ControllerState {
     ShortQueue,
     /// The window is a little smaller for a few rounds, to find out who causes the queue or the loss.
     Probing,
-    /// Another flow fills the queue. The window grows as that flow's window may grow, until the queue
-    /// overflows.
+    /// Another flow fills the queue. The window grows about as fast as that flow's window, until the queue overflows.
     Growing,
     /// Another flow keeps the queue full, and CUBIC competes for a fair share.
     Competing,
@@ -265,7 +264,7 @@ impl SocketStats {
     }
 }
 
-/// Failed sends by kind. Each is a transmit that was not sent.
+/// Failed sends by kind. The transmit was lost, unless its kind says otherwise.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SendErrors {
     /// EMSGSIZE for a single datagram, which exceeds the interface's MTU. MTU discovery provokes it.
@@ -316,7 +315,7 @@ impl SendErrors {
         *rest += other.other;
     }
 
-    /// The kinds, each with its name.
+    /// Returns the name and the count of each kind.
     pub const fn named(&self) -> [(&'static str, u64); 8] {
         // Destructured, so that the compiler refuses a kind without a name.
         let &Self { datagram_too_long, batch_too_long, io, invalid, no_buffers, refused, unreachable, other } =
@@ -362,7 +361,7 @@ pub(crate) struct SocketCounters {
     pub(crate) unreachable: AtomicU64,
     pub(crate) other: AtomicU64,
     pub(crate) intake_drops: AtomicU64,
-    /// Counted by the kernel.
+    /// The drops that the kernel counts.
     pub(crate) overflow: Overflow,
 }
 

@@ -112,7 +112,7 @@ pub enum Turned {
 }
 
 impl Turned {
-    /// Every reason, in the order of its values.
+    /// Every reason, in the order of the enum.
     pub const ALL: [Self; 4] = [Self::NoProof, Self::Replayed, Self::AddressUnproven, Self::Displaced];
 
     /// Returns the name that status and metrics use.

@@ -1,3 +1,3 @@
-//! What the unit tests of several modules share.
+//! Helpers that the unit tests of several modules share.
 
 pub(crate) mod listening;

@@ -1,10 +1,10 @@
 //! Warren's own driver, directly on noq-proto and noq-udp. Everything happens in the worker's polls, with no task, channel, lock
 //! or copy between a connection and its socket.
 //!
-//! A poll handles timers, receives, passes datagrams to connections, and delivers their events. Sending is left to the end of
-//! the turn ([`flush`](WarrenEndpoint::flush)), so that a turn's datagrams and acknowledgements share sends. Received
-//! datagrams are slices of a few buffers, which the next poll reuses if the caller has dropped them. An exit that is behind
-//! ([`intake`]) copies them into per-client queues instead.
+//! A poll handles timers, receives, passes datagrams to connections, and delivers their events. Sending is left to the end of the
+//! turn ([`flush`](WarrenEndpoint::flush)), so that a turn's datagrams and acknowledgements share sends. Received datagrams are
+//! slices of a few buffers, which the next poll reuses if the caller has dropped them. An exit that is behind ([`intake`]) copies
+//! received datagrams into per-client queues instead.
 
 mod accept;
 mod connection;
@@ -67,7 +67,7 @@ pub struct WarrenEndpoint {
     ports: Vec<Option<Port>>,
     connections: Table,
     attempts: VecDeque<(usize, Incoming)>,
-    /// Handshakes to end because others took their seats.
+    /// Handshakes that must end because other handshakes have taken their seats.
     displaced: Displaced,
     work: Work,
     /// Connections whose end was delivered, oldest first. Their counters are readable until the next poll, and they answer late
@@ -296,7 +296,7 @@ impl WarrenEndpoint {
         let using = quic_config::socket_use(&self.settings, self.is_exit());
         let found =
             self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
-        // A connection that has ended needs no socket. Its event tells the caller.
+        // A connection that has ended needs no socket. `Event::Closed` tells the caller that it has ended.
         let Some((slot, connection)) = found else { return Ok(()) };
         let Some(port) = self.ports.get_mut(connection.place.port).and_then(Option::as_mut) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Datagrams stay in order. Each datagram is delivered, given back or counted as dropped.
+//! Datagrams stay in order. Each datagram is delivered, returned to the caller or counted as dropped.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;

@@ -24,12 +24,12 @@ use warren_quic::{
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Fewer handshakes than those after which addresses must be proven.
+/// Few enough handshakes that clients need not prove their addresses.
 const HANDSHAKES: usize = 48;
 /// Handshakes before counting starts, so that buffers and tables have reached their size.
 const WARM_UP: usize = 16;
 
-/// A receive buffer alone has 64 KiB. A half-open handshake must not keep one alive.
+/// Maximum memory of one half-open handshake. A handshake that kept a receive buffer of 64 KiB alive would exceed it.
 const MOST: usize = 100 * 1_024;
 
 /// The file's only test, because another test in the same process would be counted too.

@@ -1,4 +1,4 @@
-//! Kept datagrams through a relay that loses some: what does not arrive comes back.
+//! Kept datagrams through a relay that loses some: each datagram that does not arrive comes back.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 mod common;
@@ -77,7 +77,7 @@ async fn kept_datagrams_arrive_or_come_back(drivers: Drivers) {
     }
 }
 
-/// More datagrams than fit into the inbox at once. The helper checks that.
+/// More datagrams than fit into the inbox at once. `Side::poll_once` checks the inbox's limit.
 #[tokio::test]
 async fn everything_comes_back_after_a_black_out() {
     let settings = TransportSettings { congestion: Congestion::Off.into(), ..Default::default() };

@@ -11,8 +11,8 @@ use warren_quic::settings::{Congestion, TransportSettings};
 /// A path MTU that is too small for two datagrams in one packet.
 const MTU: usize = 1_200;
 const SIZE: usize = 1_000;
-/// How far behind the newest packet number the exit still distinguishes packets (patch `late-packets`), less the numbers that
-/// noq skips.
+/// How many numbers behind the newest packet the exit still distinguishes new packets from repeated ones (patch `late-packets`),
+/// minus the numbers that noq skips.
 const REACH: usize = 8_000;
 /// A connection's first keys serve at most a thousand packets and are soon discarded.
 const FIRST_KEYS: usize = 1_000;

@@ -273,7 +273,7 @@ impl Asker {
         Self { socket, exit }
     }
 
-    /// Sends a packet that looks like one of the connection, without having its keys.
+    /// Sends a packet that looks like the connection's, but is not encrypted with the connection's keys.
     fn ask(&self, id: &[u8]) {
         let packet = [&[0x40][..], id, &[0x5a; 300]].concat();
         self.socket.send(&packet).unwrap();

@@ -253,7 +253,7 @@ impl Group {
     }
 
     async fn connect_until_each_worker_has(&mut self, connections: usize) {
-        // The kernel's hash chooses the worker. It is very unlikely to skip one worker this often.
+        // The kernel's hash chooses the worker. The hash is very unlikely to skip one worker this often.
         for _ in 0..200 {
             if self.workers.iter().all(|worker| worker.connected.len() >= connections) {
                 return;

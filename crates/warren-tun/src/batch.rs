@@ -64,7 +64,7 @@ impl<'a> WriteBatch<'a> {
         self.writes.is_empty()
     }
 
-    /// Puts each header before its parts, and hands all writes to `take`. `file` returns a lane's file.
+    /// Puts each header before its parts, and passes all writes to `take`. `file` returns a lane's file.
     pub(crate) fn gather<'f, T>(
         &self,
         file: impl Fn(Lane) -> BorrowedFd<'f>,

@@ -19,8 +19,8 @@ use tun_rs::SyncDevice;
 ///
 /// Outside a tokio runtime with I/O enabled.
 pub(crate) fn register(file: Arc<SyncDevice>) -> io::Result<AsyncFd<Arc<SyncDevice>>> {
-    // SAFETY: the `Arc` keeps the device alive. Its descriptor never changes and is closed only when the last reference is
-    // dropped. `AsyncFd` holds one for its whole life.
+    // SAFETY: the `Arc` keeps the device alive. Its descriptor never changes and is closed only when the last reference is dropped.
+    // `AsyncFd` holds a reference for its whole life.
     unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }.map_err(io::Error::from)
 }
 
@@ -35,7 +35,8 @@ pub(crate) fn claim(driver: &str, name: &str) -> io::Result<OwnedFd> {
     for (to, from) in request.name.iter_mut().zip(name.bytes().take(15)) {
         *to = from;
     }
-    // SAFETY: TUNSETIFF reads and writes an `ifreq`. `InterfaceRequest` has its size and layout. The descriptor is open.
+    // SAFETY: TUNSETIFF reads and writes an `ifreq`. `InterfaceRequest` has the size and layout of an `ifreq`. The descriptor is
+    // open.
     unsafe { ioctl(&file, Setter::<SET_INTERFACE, InterfaceRequest>::new(request)) }?;
     Ok(file)
 }

@@ -99,7 +99,7 @@ impl Turns {
 
     /// Counts a read.
     pub(crate) fn count(&mut self, lane: Lane, bytes: usize) {
-        // If this lane was read although its share was used up, the other one is empty, and a new share begins.
+        // If this lane was read although its share was used up, the other lane is empty, and a new share begins.
         if lane != self.current || self.has_had_its_share() {
             (self.current, self.bytes) = (lane, 0);
         }

@@ -123,7 +123,7 @@ impl Queue {
         };
         batch.gather(file, |writes| {
             let before = results.len();
-            // A ring brings nothing for a single write.
+            // A ring saves nothing for a single write.
             let usable = ring.as_mut().filter(|_| writes.len() > 1);
             let outcome = usable.map_or(Ok(()), |ring| ring.write_all(writes, results));
             if outcome.is_err() {
@@ -168,7 +168,7 @@ impl Queue {
         Self { prompt, bulk, turns: Turns::default(), takes, device_index }
     }
 
-    /// Returns the lane, or the only one if there is no bulk lane.
+    /// Returns the lane, or the prompt lane if there is no bulk lane.
     fn lane(&mut self, lane: Lane) -> &mut OpenLane {
         match (lane, &mut self.bulk) {
             (Lane::Bulk, Some(bulk)) => bulk,

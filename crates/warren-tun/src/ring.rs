@@ -47,7 +47,7 @@ impl Ring {
 
     fn disabled() -> io::Result<IoUring> {
         let ring = IoUring::builder().dontfork().setup_r_disabled().build(u32::from(ENTRIES))?;
-        // Every kernel with restrictions has both features. Without the first one, completions could be lost.
+        // Every kernel with io_uring restrictions has both features. Without the first one, completions could be lost.
         if !ring.params().is_feature_nodrop() || !ring.params().is_feature_submit_stable() {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }
@@ -67,7 +67,7 @@ impl Ring {
         for chunk in writes.chunks(usize::from(ENTRIES)) {
             let done = results.len();
             let refused = self.write_chunk(chunk, |index, result| {
-                // Completions of TUN writes come in order. Those of other files need not.
+                // Completions of writes to a TUN come in order. Completions of writes to other files need not.
                 while results.len() <= done + index {
                     results.push(Err(io::ErrorKind::Other.into()));
                 }
@@ -114,7 +114,7 @@ impl Ring {
         while under_way > 0 {
             match self.ring.submit_and_wait(under_way) {
                 Ok(_) => {}
-                // A signal ended the wait. The loop waits for the rest.
+                // A signal ended the wait. The loop waits for the remaining writes.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     let left = self.ring.submission().len();

@@ -341,7 +341,7 @@ impl Namespace {
         })
     }
 
-    /// Runs a closure in the namespace. Sockets and devices that it makes stay there.
+    /// Runs a closure in the namespace. Sockets and devices that the closure makes stay in the namespace.
     fn within<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         self.thread(work).join().unwrap()
     }

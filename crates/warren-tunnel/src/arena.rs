@@ -1,4 +1,4 @@
-//! Memory for packets on their way to the carrier, reused in place once they have left.
+//! Memory for packets on their way to the carrier. It is reused in place once the packets are sent.
 //!
 //! A general allocator returns a burst's memory to the kernel and asks for it again with the next burst. Each packet would then cost page
 //! faults and a cold cache.
@@ -11,8 +11,8 @@ use bytes::BytesMut;
 // 1.5 s of one TCP flow took 10,494 page faults with new memory for each burst, and 312 with slabs that are used again
 // (bench/LOG.md).
 const SLAB: usize = 64 * 1024;
-/// Maximum number of slabs: 2 MiB, somewhat more than a full queue of the smallest limit holds. A waiting packet keeps its whole
-/// slab, so a few small packets could each keep one. When all slabs are in use, each packet gets memory of its own.
+/// Maximum number of slabs: 2 MiB in total, somewhat more than a full queue with the smallest limit holds. A waiting packet keeps
+/// its whole slab, so a few small packets could each keep one. When all slabs are in use, each packet gets memory of its own.
 // With 32 slabs, a stalled path of 10,000 packets a second kept 4.2 to 4.7 MiB, with 64 slabs 5.8 to 6.3 MiB. Neither
 // costs speed (bench/LOG.md, "What waiting packets keep").
 const MOST: usize = 32;

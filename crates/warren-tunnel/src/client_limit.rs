@@ -8,15 +8,15 @@ use warren_packet::rate_limit::RateLimiter;
 use warren_packet::reason::{DropCounters, DropReason};
 use warren_session::clients::RateLimit;
 
-/// A client's limits, one for each direction. They outlive its sessions.
+/// A client's limits, one for each direction. The limits outlive the client's sessions.
 #[derive(Debug)]
 pub struct ClientLimit {
     /// The limit for packets that the client sends.
     pub from_client: RateLimiter,
     /// The limit for packets to the client.
     pub to_client: RateLimiter,
-    /// Drops of the client's packets by reason. In memory of their own, because a drop must not slow down other workers that
-    /// check the limits.
+    /// Drops of the client's packets by reason. They have a memory allocation of their own, because a drop must not slow down other
+    /// workers that check the limits.
     drops: Box<[AtomicU64; DropReason::ALL.len()]>,
 }
 

@@ -23,13 +23,13 @@ use super::traffic::Traffic;
 /// `docs/counters.md`.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
-    /// Inner packets cut from the reads of the TUN. A super-packet counts as the packets that it held.
+    /// Inner packets read from the TUN. A super-packet counts as the packets that it held.
     pub tun_read_packets: u64,
     /// Bytes of the inner packets read, IP headers included.
     pub tun_read_bytes: u64,
     /// Reads of the TUN that brought a packet or super-packet.
     pub tun_reads: u64,
-    /// Reads that were handed over to another worker, which cuts them and counts their packets.
+    /// Reads that were handed over to another worker, which segments them and counts their packets.
     pub handed_over: u64,
     /// Writes that the TUN accepted, each of a packet or a super-packet.
     pub tun_writes: u64,
@@ -65,7 +65,7 @@ pub struct Totals {
 pub struct ConnectionSnapshot {
     /// The connection's number in this process.
     pub connection: ConnectionId,
-    /// The session that it belongs to.
+    /// The session that the connection belongs to.
     pub session: Option<SessionId>,
     /// The connection's number in the session.
     pub index: Option<u32>,
@@ -113,7 +113,7 @@ pub struct RepairSnapshot {
 /// How full the worker's batches are.
 #[derive(Debug, Clone, Default)]
 pub struct Occupancy {
-    /// Packets cut from one read of the TUN.
+    /// Packets in one read of the TUN.
     pub packets_per_tun_read: Histogram,
     /// Packets merged into one write to the TUN.
     pub packets_per_tun_write: Histogram,
@@ -170,13 +170,13 @@ impl fmt::Display for Histogram {
 /// One worker's share of the totals.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerShare {
-    /// Connections that it drives.
+    /// Connections that the worker drives.
     pub connections: usize,
-    /// Reads of its TUN queue.
+    /// Reads of the worker's TUN queue.
     pub tun_reads: u64,
-    /// Reads that it gave to another worker.
+    /// Reads that the worker handed over to another worker.
     pub handed_over: u64,
-    /// Writes to its TUN queue.
+    /// Writes to the worker's TUN queue.
     pub tun_writes: u64,
     /// Inner packets handed to connections.
     pub carrier_sent_packets: u64,
@@ -203,7 +203,7 @@ pub struct Snapshot {
     pub clients: BTreeMap<PublicKey, Traffic>,
     /// The counters of the UDP sockets.
     pub sockets: SocketStats,
-    /// How full batches were.
+    /// How full the worker's batches were.
     pub occupancy: Occupancy,
     /// Datagrams and drops of connections that have ended, so that the sums still contain them.
     pub past: PastConnections,
@@ -230,7 +230,7 @@ pub struct RepairSums {
     pub filled: u64,
     /// Datagrams that arrived after others had stopped waiting for them.
     pub late: u64,
-    /// Missing datagrams that others waited for in vain, and that did not arrive later.
+    /// Missing datagrams that never arrived, although others waited for them.
     pub missing: u64,
 }
 
@@ -251,9 +251,9 @@ pub struct QuicSums {
     pub datagrams_forgotten: u64,
     /// Datagrams that were dropped from a full send buffer to make room for newer datagrams.
     pub send_drops_full: u64,
-    /// Datagrams that no packet had room for.
+    /// Datagrams that the path's MTU had become too small for.
     pub send_drops_too_large: u64,
-    /// Datagrams that waited for too long.
+    /// Datagrams that had waited while the peer was silent.
     pub send_drops_stale: u64,
     /// Datagrams of a connection that was closed.
     pub send_drops_closed: u64,
@@ -282,7 +282,7 @@ impl RepairSums {
 }
 
 impl RepairSnapshot {
-    /// Missing datagrams that others waited for in vain, and that did not arrive later.
+    /// Missing datagrams that never arrived, although others waited for them.
     pub fn missing(&self) -> u64 {
         self.order.given_up.saturating_sub(self.order.late)
     }

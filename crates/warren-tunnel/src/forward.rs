@@ -22,15 +22,15 @@ use super::moving::Moving;
 /// The rules of one role.
 #[derive(Debug, Clone)]
 pub enum Forwarding {
-    /// One session. Every packet from the TUN goes to it, and only packets for its addresses may leave it.
+    /// One session. Every packet from the TUN goes to this session, and only packets for its addresses are accepted from it.
     Client,
     /// Many sessions, distinguished by inner address.
     Exit {
-        /// Networks that addresses are leased from; a destination in them is another client.
+        /// Networks from which addresses are leased. A destination in them belongs to another client.
         pools: Vec<IpNet>,
         /// The exit's own inner addresses, which clients reach despite isolation.
         gateways: Vec<IpAddr>,
-        /// Whether clients are kept from each other.
+        /// Whether clients are kept from reaching each other.
         isolation: bool,
     },
 }
@@ -80,7 +80,7 @@ pub(crate) struct Sessions {
 #[derive(Debug)]
 struct Session {
     route: SessionRoute,
-    /// The place of the connection of each index; `None` while it is lost.
+    /// For each index, the place of the connection; `None` while the connection is lost.
     slots: Vec<Option<Place>>,
     /// Every connection that was attached and not detached since, even if a newer connection has its index.
     attached: Vec<Place>,
@@ -91,9 +91,9 @@ struct Session {
 /// The worker and slot of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// On this worker, with this pump.
+    /// On this worker: the pump with this number.
     Here(usize),
-    /// On this worker, a WireGuard peer of this number.
+    /// On this worker: the WireGuard peer with this number.
     Peer(usize),
     /// On another worker.
     There(ConnectionId),
@@ -119,7 +119,8 @@ impl Sessions {
         self.by_id.insert(id, Session { route, slots, attached, silent });
     }
 
-    /// Returns the session if it is the only one. During a client's move, returns the new one of its two sessions.
+    /// Returns the session if there is exactly one. During a client's move, returns the new session, or the old one until the new
+    /// one is known.
     pub(crate) fn only(&self) -> Option<SessionId> {
         let newest = || self.moving.as_ref().map(|moving| moving.newest());
         self.by_id.keys().next().copied().filter(|_| self.by_id.len() == 1).or_else(newest)
@@ -138,7 +139,7 @@ impl Sessions {
     /// As [`Self::place_for`], for a client that moves to another exit.
     ///
     /// # Errors
-    /// The reason to count when there is no connection.
+    /// The reason under which to count the packet if there is no connection.
     pub(crate) fn place_during(
         &self,
         moving: &Moving,
@@ -195,10 +196,10 @@ impl Sessions {
         }
     }
 
-    /// Judges a packet that came on one of a session's connections. Returns the limit that it counts against.
+    /// Checks a packet that arrived on one of a session's connections. Returns the limit that it counts against.
     ///
     /// # Errors
-    /// The reason to count when the packet must not reach the TUN.
+    /// The reason under which to count the packet if it must not reach the TUN.
     pub(crate) fn check_from_carrier(
         &self,
         forwarding: &Forwarding,
@@ -231,7 +232,7 @@ impl Sessions {
     /// connection of the session.
     ///
     /// # Errors
-    /// The reason to count when there is no connection.
+    /// The reason under which to count the packet if there is no connection.
     pub(crate) fn place_for(
         &self,
         forwarding: &Forwarding,

@@ -1,8 +1,8 @@
 //! Hands over packets that a worker read for another worker's connection. A turn's packets go in one batch.
 //!
-//! The kernel steers a flow's reads to the queue that last wrote the flow, so only a flow's first packets and flows
-//! without a way back are handed over. A flow's packets stay in order. The channel to a worker is bounded in bytes.
-//! The caller drops and counts the packets that do not fit.
+//! The kernel steers a flow's reads to the queue that last wrote the flow, so only a flow's first packets and one-way flows are
+//! handed over. A flow's packets stay in order. The channel to a worker is bounded in bytes. The caller drops and counts the
+//! packets that do not fit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -99,9 +99,9 @@ impl HandOver {
             way.waiting.fetch_add(bytes, Relaxed);
             let reads = std::mem::take(&mut way.reads);
             let batch = Batch { reads, bytes, waiting: way.waiting.clone() };
-            // Never waits: two workers that wait for each other would both stand still.
+            // Never waits: two workers that wait for each other would deadlock.
             if let Err(unsent) = way.to.try_send(batch) {
-                // Dropping the batch takes its bytes off `waiting` again.
+                // Dropping the batch subtracts its bytes from `waiting` again.
                 unsent.into_inner().take_reads().for_each(&mut lost);
             }
         }

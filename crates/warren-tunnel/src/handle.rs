@@ -22,7 +22,7 @@ pub(super) struct Thread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The workers' reports. Those of one worker keep their order.
+/// The workers' reports. The reports of one worker keep their order.
 pub struct Reports {
     workers: Vec<mpsc::Receiver<Report>>,
     /// The worker that is polled first. It changes each time, so that none waits for ever behind a busy one.

@@ -78,13 +78,13 @@ pub enum SharedCommand {
     SetForwarding { forwarding: Forwarding },
     /// Gives up the queue of the TUN device with this interface index, because another worker's queue has failed.
     CloseDevice { device: u32 },
-    /// Replaces an exit's keys. Attached connections stay. Other connections and handshakes may have begun with a key that is gone. They
-    /// are closed if a reason is given.
+    /// Replaces an exit's keys. Attached connections stay. If a reason is given, all other connections and handshakes are closed,
+    /// because they may have begun with a removed key.
     SetIdentities { identities: Vec<PrivateKey>, close_others: Option<Goodbye> },
     /// On an exit: admits a key to WireGuard, or refuses it from now on.
     SetWireGuard { key: PublicKey, client: Option<WireGuardClient> },
-    /// Asks every peer for a sign of life, because this host's addresses or routes have changed, the host has slept, or
-    /// a connection has become silent.
+    /// Pings every peer, because this host's addresses or routes have changed, the host has slept, or a connection has become
+    /// silent.
     Rouse,
     /// Closes every connection and ends the worker.
     Stop { code: u32, reason: String },

@@ -1,9 +1,9 @@
 //! A client's move to another exit: which of its two sessions each packet takes during the move.
 //!
-//! The client has the same inner addresses at both exits, but the exits have other public addresses. So a flow that began at the old
-//! exit must stay there. A TCP flow is new if its SYN came after the switch. A UDP flow is old if it had packets between the
-//! start of the move and the switch. It becomes new when it pauses. All other packets, such as pings, take the new session from
-//! the switch on.
+//! The client has the same inner addresses at both exits, but the exits have other public addresses. So a flow that began at the
+//! old exit must stay at the old exit. A TCP flow is new if its SYN came after the switch. A UDP flow is old if it had packets
+//! between the start of the move and the switch. It becomes new when it pauses. All other packets, such as pings, take the new
+//! session from the switch on.
 //!
 //! The workers and the control plane share one [`Moving`]. Its rules apply only while a move is under way.
 
@@ -54,7 +54,7 @@ pub struct Moving {
 pub struct Echo {
     /// The destination of the echo requests.
     pub destination: IpAddr,
-    /// The identifier that they carry.
+    /// The identifier in the echo requests.
     pub identifier: u16,
 }
 
@@ -79,7 +79,7 @@ impl Moving {
         }
     }
 
-    /// Names the new session. Only its echo requests take it before the switch. Later calls change nothing.
+    /// Names the new session. Before the switch, only the echo requests take the new session. Later calls change nothing.
     pub fn prove(&self, new: SessionId, echo: Option<Echo>) {
         let _ = self.new.set((new, echo));
     }
@@ -126,7 +126,7 @@ impl Moving {
         Choice { right, other: Some(other) }
     }
 
-    /// Records a packet from an exit. A flow that begins there must be answered there.
+    /// Records a packet from an exit. A flow that begins at an exit must be answered through the same exit.
     pub(crate) fn received(&self, session: SessionId, packet: &FiveTuple, step: FlowStep, now: Instant) {
         let (flow, at) = (packet.reversed(), self.milliseconds(now));
         let is_tcp = flow.protocol == protocol::TCP;
@@ -152,7 +152,7 @@ impl Moving {
     fn note_before(&self, flow: &FiveTuple, step: FlowStep, now: Instant) {
         match flow.protocol {
             protocol::TCP if step == FlowStep::Ends => self.old_flows.end(flow),
-            // A TCP flow that found no room is old anyway. A UDP flow without room moves.
+            // If the table is full, a TCP flow counts as old anyway, but a UDP flow moves to the new session.
             protocol::TCP | protocol::UDP => {
                 self.old_flows.note(flow, self.milliseconds(now));
             }

@@ -22,11 +22,11 @@ use super::counters::{Drops, RepairSnapshot, Totals};
 use super::repair::{Outgoing, Repair, RepairCounts, lane_of};
 use super::traffic::Traffic;
 
-/// Bytes in a queue beyond which the longest flow loses packets, counted as `queue_full`. The limit is three times the
-/// congestion window, within these bounds. An inner flow's slow start has two windows in flight when it learns that the
-/// path is full. Losing all of it in one burst costs the flow seconds.
-// With 512 KiB always, an inner flow lost 162 packets in one burst beside a native flow at a queue of 100 ms. It had 44
-// to 65 Mbit/s, and 93 with two windows (bench/LOG.md, "A queue as long as two windows").
+/// Bytes in a queue beyond which the longest flow loses packets, counted as `queue_full`. The limit is three times the congestion
+/// window, within these bounds. An inner flow's slow start has two windows in flight when it learns that the path is full. If both
+/// were lost in one burst, the flow would be slow for seconds.
+// With a fixed limit of 512 KiB, an inner flow lost 162 packets in one burst when it shared a queue of 100 ms with a native flow.
+// The flow reached 44 to 65 Mbit/s, and 93 Mbit/s with a limit of two windows (bench/LOG.md, "A queue as long as two windows").
 const WINDOWS_IN_QUEUE: u64 = 3;
 const LEAST_QUEUE_LIMIT: usize = 1536 * 1024;
 const MOST_QUEUE_LIMIT: usize = 6 * 1024 * 1024;
@@ -46,8 +46,8 @@ const SLOW: Duration = Duration::from_millis(10);
 const STALL: Duration = Duration::from_millis(20);
 /// A queue that has been empty for this long gives up its memory. By then, CoDel's state of its flows is out of date.
 const SPARED_AFTER: Duration = Duration::from_secs(10);
-/// How long a missing datagram holds back its lane while the path's round-trip time is unknown. Once it is known, a missing
-/// datagram holds back its lane for the time in which the peer can send it again twice, plus this much, because round-trip times
+/// How long a missing datagram holds back its lane while the path's round-trip time is unknown. Once the round-trip time is known,
+/// the lane waits for the time in which the peer can send the datagram again twice, plus this much, because round-trip times
 /// change.
 const HOLD: Duration = Duration::from_millis(100);
 /// Time beyond 9/8 of a round trip until a datagram that was sent again arrives: the delay of the peer's acknowledgement and the
@@ -119,7 +119,7 @@ impl Pump {
         }
     }
 
-    /// Appends a framed packet to its flow.
+    /// Appends a framed packet to its flow's queue.
     pub(crate) fn enqueue(&mut self, flow_hash: u32, framed: BytesMut, now: Instant, drops: &mut Drops) {
         if self.is_idle() {
             // An empty queue makes no progress, so a stall is counted from its first packet.
@@ -131,7 +131,7 @@ impl Pump {
         }
     }
 
-    /// Counts packets that will not be sent. If they belong to a client, also counts them there.
+    /// Counts packets that will not be sent. If they belong to a client, also counts them at the client.
     fn count_drops(&self, reason: DropReason, packets: u64, drops: &mut Drops) {
         drops.to_carrier.add_many(reason, packets);
         if let Some(client) = &self.client {
@@ -177,8 +177,8 @@ impl Pump {
         let Some(counts) = endpoint.loss_counts(self.connection) else { return };
         self.repair.observe(&counts, now);
         self.hold = hold(counts.rtt);
-        // CoDel's usual target of 5 ms is too short for a long path. At 30 ms, an inner flow had 176 Mbit/s with it. With two
-        // thirds of the round trip, it has 179 to 182 (bench/LOG.md).
+        // CoDel's usual target of 5 ms is too short for a long path. On a path of 30 ms, an inner flow reached 176 Mbit/s with 5
+        // ms, and 179 to 182 Mbit/s with two thirds of the round trip (bench/LOG.md).
         let mut round_trip = counts.rtt;
         if self.repair.is_on() {
             // Packets behind a lost one wait for its repair, so an inner flow needs a window that covers the round trip plus
@@ -215,7 +215,7 @@ impl Pump {
         size.map(|size| size.saturating_sub(PACKET_OVERHEAD + self.trailer()))
     }
 
-    /// How many bytes a number may take in each datagram.
+    /// Returns how many bytes of each datagram are reserved for its number.
     fn trailer(&self) -> usize {
         // Reserved even while repair is off: repair may begin at any moment, and the size that senders have learnt should stay
         // the same.
@@ -235,7 +235,7 @@ impl Pump {
         may
     }
 
-    /// Hands the transport as much as it takes.
+    /// Passes as many datagrams to the transport as it accepts.
     pub(crate) fn drain(
         &mut self,
         endpoint: &mut Endpoint,

@@ -1,7 +1,7 @@
 //! The sender's half of repair. It numbers and keeps datagrams while the path loses some, and sends lost ones again.
 //!
-//! Repair is for random loss. A budget bounds it. A path that loses too much gets no repair. Lost datagrams of flows that need order
-//! are sent again twice at most, the others once and only while they are fresh.
+//! Repair is for random loss. A budget limits how many bytes are sent again. A path that loses too much gets no repair. Lost
+//! datagrams of flows that need order are sent again twice at most, the others once and only while they are fresh.
 
 mod budget;
 mod planted;
@@ -107,7 +107,7 @@ impl Repair {
     pub(crate) fn take_back(&mut self, datagram: &mut Bytes) {
         if let Ok(Numbering::Numbered(place)) = Numbering::cut(datagram)
             && let Some(next) = self.next.get_mut(place.lane.index())
-            // If a later number is already in use, taking this one back would give out that number twice.
+            // If a later number is already in use, taking this one back would use that number twice.
             && *next == place.number.plus(1)
             && !is_planted(Bug::NumberNotTakenBack)
         {

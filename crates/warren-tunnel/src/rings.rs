@@ -1,8 +1,8 @@
-//! The workers' rings, with which a batch's packets go to the TUN in one system call.
+//! The workers' io_uring rings, which write a batch's packets to the TUN in one system call.
 
 use warren_tun::Ring;
 
-/// A ring for each worker. They are made before the sandbox, which forbids new ones.
+/// One ring for each worker. The rings are made before the process enters its sandbox, which forbids new rings.
 #[derive(Debug, Default)]
 pub struct Rings(Vec<Ring>);
 

@@ -44,15 +44,15 @@ use super::upkeep::{ROUND, Upkeep};
 use super::wireguard::WireGuard;
 use crate::tuning::Tuning;
 
-/// How soon to check again whether this worker's own queues still hold back the TUN. They also wake the worker when
-/// they have room.
+/// How soon to check again whether this worker's own queues still hold back the TUN. The queues also wake the worker when they have
+/// room.
 const HELD_BACK: Duration = Duration::from_millis(20);
 /// How soon to check again whether another worker's full inbox still holds back the TUN. That inbox does not wake this worker
 /// when it has room.
 const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
 /// Maximum number of turns before the runtime checks sockets and timers again. Each check costs a system call. Most wake-ups take
 /// two turns, and the second finds nothing. With more turns than this, the other direction waits too long.
-// Four turns save 5 to 12 % of CPU for a GB of TCP. With eight or sixteen, a ping only waits longer (bench/LOG.md,
+// Four turns save 5 to 12 % of CPU for a GB of TCP. Eight or sixteen turns save no more, and a ping waits longer (bench/LOG.md,
 // "Apart before decryption, and turns in a row").
 const TURNS_IN_A_ROW: u32 = 4;
 /// No further turn begins once the turns in a row have taken this long.
@@ -110,7 +110,7 @@ pub(super) struct Worker {
     held: usize,
     /// Pumps with postponed work of `Repair`: a copy to send, or a missing datagram to stop waiting for.
     repairs: Vec<usize>,
-    /// When the earliest of this work is due.
+    /// When the earliest postponed repair is due.
     repair_due: Option<Instant>,
     /// When postponed repairs last ran.
     last_repairs: Instant,
@@ -198,7 +198,7 @@ impl Worker {
 
     /// Takes turns until one finds nothing to do, at most [`TURNS_IN_A_ROW`]. Then sleeps if a rest is due.
     fn turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // With noq's driver, its tasks on this thread have to run between turns.
+        // noq's tasks run on this thread, so with noq's driver they have to run between turns.
         let most = if self.endpoint.drives().is_some() { TURNS_IN_A_ROW } else { 1 };
         let start = Instant::now();
         let mut did_something = false;

@@ -21,11 +21,11 @@ pub(crate) struct WorkerSnapshot {
     pub(crate) connections: Vec<Option<SeenConnection>>,
     /// The traffic of each client's past connections.
     pub(crate) clients: Vec<(PublicKey, Traffic)>,
-    /// Everything else.
+    /// All other counters.
     pub(crate) rest: Snapshot,
 }
 
-/// The state of a connection when its turn came to be read.
+/// The state of a connection at the time when it was read.
 pub(crate) struct SeenConnection {
     pub(crate) snapshot: ConnectionSnapshot,
     /// At an exit: the client that the connection belongs to.

@@ -18,9 +18,9 @@ use super::run::Worker;
 use super::wireguard::{WireGuard, WireGuardCarrier};
 use crate::tuning::Tuning;
 
-/// Orders that may wait for a worker.
+/// Maximum number of commands that wait for a worker.
 const COMMAND_QUEUE: usize = 1024;
-/// Reports that may wait for the control plane; a worker with a full queue stops taking from the carrier.
+/// Maximum number of reports that wait for the control plane. A worker with a full queue stops receiving from the carrier.
 const REPORT_QUEUE: usize = 1024;
 /// How many task polls pass before the runtime checks sockets again. With the default of 61, bulk traffic in
 /// one direction delays packets of the other direction by dozens of batches.
@@ -39,7 +39,7 @@ pub enum Carrier {
         identities: Vec<PrivateKey>,
         /// The sockets of each worker, bound already.
         sockets: Vec<Vec<UdpSocket>>,
-        /// The parts that serve WireGuard. `None` if the exit does not serve it. Only the first worker does.
+        /// The parts that serve WireGuard. `None` if the exit does not serve WireGuard. Only the first worker serves it.
         wireguard: Option<WireGuardCarrier>,
         /// Secret of the stateless reset tokens. It stays the same over restarts, so that a new process can reset the old one's
         /// connections.

@@ -16,8 +16,7 @@ pub const RECEIVE_BATCHES: RangeInclusive<u32> = 1..=32;
 /// Reads of the TUN in one turn.
 pub const TUN_BATCHES: RangeInclusive<u32> = 1..=256;
 
-/// A daemon's transport settings. Most of them can change while it runs; clones share these with the workers and their
-/// connections.
+/// A daemon's transport settings. Most of them can change while it runs. Clones share those with the workers and their connections.
 #[derive(Clone, Debug)]
 pub struct Tuning {
     /// The settings of the QUIC connections.

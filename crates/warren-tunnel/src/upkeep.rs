@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 pub(crate) const ROUND: Duration = Duration::from_millis(250);
 /// Maximum number of connections in one upkeep turn, so that a turn does not get longer with their number.
 pub(crate) const CONNECTIONS_PER_TURN: usize = 64;
-/// Time until the next turn of a round that is not finished. Other work may bring it sooner.
+/// Time until the next turn of a round that is not finished. Other work may start it sooner.
 const NEXT_TURN: Duration = Duration::from_millis(1);
 
-/// How far the present round has come.
+/// The progress of the present round.
 pub(crate) struct Upkeep {
     began: Instant,
     /// The slot that comes next; `None` between two rounds.
@@ -31,7 +31,7 @@ impl Upkeep {
         self.found_assembly = true;
     }
 
-    /// Returns how long the worker may sleep until it must continue the upkeep. `None` if the upkeep does not wait for it.
+    /// Returns how long the worker may sleep until it must continue the upkeep. `None` if the worker need not wake for the upkeep.
     pub(crate) fn due(&self) -> Option<Duration> {
         match self.next {
             Some(_) => Some(NEXT_TURN),

@@ -17,7 +17,7 @@ use super::traffic::Traffic;
 
 /// How often the upkeep of every peer runs.
 const ROUND: Duration = Duration::from_millis(250);
-/// Packets of a peer that wait for its session to be opened, which takes the daemon about a millisecond.
+/// Maximum number of a peer's packets that wait until the daemon has opened its session, which takes about a millisecond.
 const MOST_HELD: usize = 32;
 /// Maximum bytes of one send: the largest UDP payload, with room for an IPv6 header.
 const MOST_BYTES: usize = 65_000;
@@ -28,7 +28,7 @@ const MOST_DATAGRAMS: usize = 64;
 pub struct WireGuardCarrier {
     /// The exit's key.
     pub key: PrivateKey,
-    /// Its sockets, bound already.
+    /// The sockets for WireGuard, already bound.
     pub sockets: Vec<UdpSocket>,
     /// The largest packet that the TUN passes on to clients.
     pub mtu: u16,
@@ -50,7 +50,7 @@ pub(crate) struct Members {
     worker: WorkerPlace,
     by_peer: HashMap<usize, Member>,
     by_connection: HashMap<ConnectionId, usize>,
-    /// Numbers of connections that were given out.
+    /// How many connections were numbered so far.
     connections: u64,
 }
 
@@ -101,8 +101,7 @@ impl WireGuard {
         self.server.has_peers().then(|| next.saturating_duration_since(now))
     }
 
-    /// Encrypts a packet for a peer, into the send that is being prepared. Returns false if the peer has no
-    /// keys.
+    /// Encrypts a packet for a peer and adds it to the send that is being prepared. Returns false if the peer has no keys.
     pub(crate) fn seal(
         &mut self,
         peer: usize,
@@ -139,7 +138,7 @@ impl WireGuard {
         true
     }
 
-    /// Sends the encrypted datagrams. Those for which there is no room are lost.
+    /// Sends the encrypted datagrams. Datagrams for which the socket has no room are lost.
     pub(crate) fn send_run(&mut self, lost: &mut impl FnMut(DropReason, u64)) {
         let Run { to, contents, size, datagrams, .. } = &mut self.run;
         if let Some((_, path)) = to.take()
@@ -165,7 +164,7 @@ impl Members {
 
     /// Makes a peer a member, with a connection of its own.
     pub(crate) fn add(&mut self, peer: usize) -> ConnectionId {
-        // Never used twice, because commands for an earlier connection may still be under way.
+        // A number is never used twice, because commands for an earlier connection may still be under way.
         self.connections += 1;
         let connection = ConnectionId::of_other_protocol(self.worker, self.connections);
         let member = Member {
@@ -250,7 +249,7 @@ pub(crate) struct Run {
     contents: Vec<u8>,
     size: usize,
     datagrams: usize,
-    /// Whether the last one was shorter.
+    /// Whether the last datagram was shorter.
     is_full: bool,
 }
 

@@ -22,7 +22,7 @@ impl PrivateKey {
     /// Reads the text form. The error does not repeat the text.
     ///
     /// # Errors
-    /// If it is not 32 bytes in base64.
+    /// If the text is not 32 bytes in base64.
     pub fn from_base64(text: &str) -> Result<Self, KeyError> {
         let bytes = Zeroizing::new(STANDARD.decode(text).map_err(|_| KeyError::NotAKey)?);
         let bytes: &[u8; 32] = bytes.as_slice().try_into().map_err(|_| KeyError::NotAKey)?;
@@ -53,7 +53,7 @@ impl fmt::Debug for PrivateKey {
 /// Reads a peer's public key.
 ///
 /// # Errors
-/// If it is not 32 bytes in base64, or if the key can be used without its private key.
+/// If the text is not 32 bytes in base64, or if anybody can use the key without its private key.
 pub fn parse_public_key(text: &str) -> Result<PublicKey, KeyError> {
     let bytes = STANDARD.decode(text).map_err(|_| KeyError::NotAKey)?;
     let key = PublicKey(bytes.try_into().map_err(|_| KeyError::NotAKey)?);

@@ -3,8 +3,8 @@
 //! boringtun does the protocol itself. This crate adds what a server needs in addition: it knows the peers, finds the peer of a
 //! datagram, limits the handshakes of strangers, and decides when a peer counts as up or gone.
 //!
-//! A stranger costs no memory. A peer gets its state with a handshake message that only the owner of an enrolled key can make. Such
-//! a message may be an old one. So the peer counts as up only after its first data message.
+//! A stranger costs no memory. A peer gets its state with a handshake message that only the owner of an enrolled key can make.
+//! Somebody else may repeat an old message of this kind. So the peer counts as up only after its first data message.
 #![forbid(unsafe_code)]
 
 mod budget;

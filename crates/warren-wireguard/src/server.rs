@@ -34,7 +34,7 @@ const PEERS: usize = 1 << (32 - KEY_BITS);
 pub enum Taken<'a> {
     /// The datagram was a message of the protocol itself, and has no answer.
     Nothing,
-    /// The datagram was a sign of life of this peer.
+    /// The datagram was a keep-alive of this peer. It contains no packet.
     KeepAlive {
         /// The number of the peer.
         peer: usize,
@@ -123,7 +123,7 @@ impl Server {
         }
     }
 
-    /// Admits a key, or refuses it from now on. If anything changes, its current connection ends.
+    /// Admits a key, or refuses it from now on. If this changes anything, the key's current connection ends.
     pub fn set_client(&mut self, key: PublicKey, client: Option<WireGuardClient>) {
         if let Some(known) = self.known.get(&key)
             && client.as_ref() == Some(&known.client)
@@ -243,7 +243,7 @@ impl Server {
         }
     }
 
-    /// Checks that a handshake message is for this exit, and that there are not too many.
+    /// Checks that a handshake message is for this exit, and that the budget allows one more handshake.
     fn admit(&mut self, now: Instant, from: Path, datagram: &[u8]) -> Result<(), NotAdmitted> {
         let address = from.remote.ip();
         self.guard.reset_count();

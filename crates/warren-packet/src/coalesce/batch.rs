@@ -23,7 +23,7 @@ pub(super) struct Stored<B> {
 /// The packets of one future write.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Index of its first packet in the list of packets.
+    /// Index of the item's first packet in the list of packets.
     pub(super) first: usize,
     last: usize,
     pub(super) packets: u64,

@@ -21,8 +21,8 @@ pub(super) const MAX_HEADERS: usize = IPV6_HEADER + 60;
 /// at which a kernel stops using the device's segmentation (`gso_features_check`).
 const MAX_SUPER_PACKET: usize = 65_535 - 24;
 
-/// Maximum number of packets of a run. One part of each write holds the headers. The kernel's limit for UDP is higher
-/// (`UDP_MAX_SEGMENTS` in `include/linux/udp.h`: 64, and 128 since Linux 6.9).
+/// Maximum number of packets of a run. A write has one part for the headers and one for each packet. The kernel's limit for UDP is
+/// higher (`UDP_MAX_SEGMENTS` in `include/linux/udp.h`: 64, and 128 since Linux 6.9).
 const MAX_PACKETS: usize = MAX_PARTS - 1;
 
 /// The DF bit in the IPv4 fragment field (RFC 791 section 3.1).
@@ -105,7 +105,8 @@ pub(super) struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Identification {
     Increments,
-    /// The identification is the same in all packets. They have DF set, so it has no meaning (RFC 6864 section 4.1).
+    /// The identification is the same in all packets. All packets have DF set, so the identification has no meaning (RFC 6864
+    /// section 4.1).
     Fixed,
 }
 

@@ -19,7 +19,7 @@ pub struct GatherWrite<'list, 'a> {
     pub packets: u64,
     /// Total length of these packets in bytes, including each one's headers.
     pub bytes: u64,
-    /// The symmetric hash of their flow.
+    /// The symmetric hash of the packets' flow.
     pub flow_hash: u32,
 }
 
@@ -52,7 +52,7 @@ impl<'a, B: AsRef<[u8]>> Writes<'a, B> {
         self.planned.is_empty()
     }
 
-    /// Hands each write to `take`.
+    /// Passes each write to `take`.
     pub fn for_each(&self, mut take: impl FnMut(GatherWrite<'_, 'a>)) {
         // One list serves all writes, so that a write allocates nothing.
         let mut parts = Vec::with_capacity(MAX_PARTS);

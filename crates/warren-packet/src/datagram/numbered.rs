@@ -9,7 +9,7 @@ use super::kind::{self, FRAGMENT_OVERHEAD, PACKET_OVERHEAD, TRAILER};
 use crate::reason::DropReason;
 use crate::wire::u32_at;
 
-/// Length of a "nothing below" datagram: it says that no number below its own will follow.
+/// Length of a "nothing below" datagram, which says that no number below its own will follow.
 pub const NOTHING_BELOW_LEN: usize = 1 + TRAILER;
 
 /// One of the 64 sequences of numbers that each direction of a connection has.
@@ -81,9 +81,9 @@ impl Number {
 /// The place of a datagram in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Its lane.
+    /// The datagram's lane.
     pub lane: Lane,
-    /// Its number in the lane.
+    /// The datagram's number in the lane.
     pub number: Number,
 }
 
@@ -105,7 +105,7 @@ pub enum Numbering {
     Unnumbered,
     /// A packet or fragment with this place.
     Numbered(Place),
-    /// The datagram has no packet. It says that no lower number will follow in this lane, which is ordered.
+    /// The datagram contains no packet. It says that no lower number will follow in this ordered lane.
     NothingBelow(Place),
 }
 
@@ -113,8 +113,8 @@ impl Numbering {
     /// Cuts the trailer off a datagram, if it has one.
     ///
     /// [`Datagram::parse_without_trailer`](super::Datagram::parse_without_trailer) reads what remains of a numbered datagram. A
-    /// connection that does not number its datagrams needs neither: [`Datagram::parse`](super::Datagram::parse) refuses numbered
-    /// datagrams.
+    /// connection that does not number its datagrams needs neither of these functions, because
+    /// [`Datagram::parse`](super::Datagram::parse) refuses numbered datagrams.
     ///
     /// # Errors
     /// [`DropReason::BadDatagram`] for a numbered datagram without a body, and for a "nothing below" datagram with flags,

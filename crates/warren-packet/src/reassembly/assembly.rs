@@ -11,7 +11,7 @@ use crate::reason::DropReason;
 pub struct Reassembled {
     /// The packet's flags.
     pub flags: Flags,
-    /// Its bytes, not yet validated.
+    /// The packet's bytes, not yet validated.
     pub packet: Vec<u8>,
 }
 

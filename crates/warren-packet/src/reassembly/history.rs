@@ -44,7 +44,7 @@ impl History {
         }
     }
 
-    /// Number of ids from `id` to the newest.
+    /// How far the newest id is ahead of `id`.
     pub(super) fn newer_than(&self, id: u32) -> u32 {
         self.newest.map_or(0, |newest| newest.wrapping_sub(id))
     }

@@ -83,7 +83,7 @@ impl Ahead {
             return false;
         }
         page.held |= bit;
-        // 0, unless a planted bug replaces a held datagram.
+        // Subtracts 0, unless a planted bug replaces a held datagram.
         self.bytes -= page.datagrams[slot].len();
         page.datagrams[slot] = Bytes::copy_from_slice(datagram);
         self.datagrams += usize::from(!is_held);

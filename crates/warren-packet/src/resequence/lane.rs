@@ -28,7 +28,7 @@ pub(super) struct Lane {
 struct Gap {
     /// The number whose arrival showed that lower ones are missing.
     end: Number,
-    /// When the lane skips them.
+    /// When the lane skips the missing numbers.
     deadline: Instant,
 }
 

@@ -72,7 +72,7 @@ impl Past {
             let (word, lowest) = bit_of(self.next);
             let span = left.min(WORD - lowest.trailing_zeros());
             let ones = u64::MAX >> (WORD - span);
-            // `lowest` has one bit set, so the product moves the ones there.
+            // `lowest` has one bit set, so the product shifts the ones to that bit.
             self.arrived[word] &= !(ones * lowest);
             self.next = self.next.plus(span);
             left -= span;

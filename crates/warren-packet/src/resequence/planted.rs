@@ -9,11 +9,11 @@ warren_simulation::planted_bugs! {
     HeldReplaced,
     /// A datagram is released before a lower number that may still come.
     OrderNotKept,
-    /// A datagram is dropped because its lane went on without it.
+    /// A datagram is dropped because its lane has skipped its number.
     LateDropped,
     /// More is held than the limits allow.
     LimitsIgnored,
-    /// A number far ahead drops what its lane holds.
+    /// A datagram whose number is far ahead makes its lane drop everything that it holds.
     HeldDroppedOnJump,
     /// The lane waits for numbers although the peer said that they never come.
     NothingBelowIgnored,

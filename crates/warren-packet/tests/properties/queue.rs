@@ -188,7 +188,7 @@ fn a_queue_that_is_nearly_full_drops_one_packet_a_round_trip_and_a_full_one_each
     assert_eq!(nearly_full.iter().sum::<u64>(), 2, "{nearly_full:?}");
     let first = nearly_full.iter().position(|count| *count > 0).unwrap();
     assert!((133..136).contains(&first), "{first}");
-    // A warning may come first, and make room for the next packet.
+    // The drop of a nearly full queue may come first, and make room for the next packet.
     assert!(full.iter().sum::<u64>() >= full.len() as u64, "{full:?}");
 }
 
@@ -219,7 +219,7 @@ fn an_empty_queue_gives_up_its_memory_and_goes_on_as_a_new_one() {
     queue.release();
     assert_eq!(queue.packets(), 1, "it is not empty");
     assert_eq!(queue.pop(now, &mut signals).map(|packet| read(&packet)), Some((1, 0)));
-    // The flow stays on a list until the queue looks at it again.
+    // The flow stays on a list until `pop` visits it again.
     queue.release();
     for number in 1..=2 {
         queue.push(1, framed(1, number, 84, 0), now);

@@ -14,11 +14,11 @@ const EVERY: Duration = Duration::from_millis(1);
 /// What the path does to a datagram.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// It arrives this many milliseconds after it was sent.
+    /// The datagram arrives this many milliseconds after it was sent.
     Arrives(u64),
-    /// It arrives twice.
+    /// The datagram arrives twice, after these many milliseconds.
     Twice(u64, u64),
-    /// It never arrives.
+    /// The datagram never arrives.
     Lost,
 }
 

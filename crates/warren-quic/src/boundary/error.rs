@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr};
 
 use bytes::Bytes;
 
-/// Why bytes were not accepted. Each variant returns them.
+/// Why a datagram or control bytes were not accepted. Each variant returns the bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// The connection's buffer is full. [`Event::Writable`](super::Event::Writable) follows.

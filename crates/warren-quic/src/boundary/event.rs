@@ -16,20 +16,20 @@ impl ConnectionId {
 
     /// Returns the number of the worker whose endpoint has the connection.
     pub fn worker(self) -> usize {
-        // 24 bits are left, which always fit.
+        // The shift leaves 24 bits, which always fit into a `usize`.
         usize::try_from(self.0 >> Self::WORKER_SHIFT).unwrap_or(usize::MAX)
     }
 
-    /// The bit that is set in the numbers of connections of another protocol. QUIC's connections are counted from zero and
-    /// never reach it.
+    /// The bit that marks the number of a connection that does not use QUIC. QUIC connections are numbered from zero and never
+    /// reach this bit.
     const OTHER_PROTOCOL: u64 = 1 << (Self::WORKER_SHIFT - 1);
 
-    /// The number of a connection that is not QUIC's.
+    /// Makes the ID of a connection that uses another protocol than QUIC.
     pub fn of_other_protocol(worker: WorkerPlace, number: u64) -> Self {
         Self(Self::floor(worker) | Self::OTHER_PROTOCOL | (number % Self::OTHER_PROTOCOL))
     }
 
-    /// Whether the connection is not QUIC's.
+    /// Whether the connection uses another protocol than QUIC.
     pub fn is_of_other_protocol(self) -> bool {
         self.0 & Self::OTHER_PROTOCOL != 0
     }
@@ -60,7 +60,7 @@ pub enum Event {
         peer: PublicKey,
         /// The peer's UDP address.
         remote: SocketAddr,
-        /// At an exit: which of its keys it has proven to the peer.
+        /// At an exit: the key that the exit has proven to the peer, one of its current keys.
         proven: Option<PublicKey>,
     },
     /// Bytes of the control stream, in order. Chunk boundaries have no meaning.
@@ -86,7 +86,7 @@ pub enum Event {
     Closed {
         /// The connection.
         connection: ConnectionId,
-        /// Why.
+        /// Why the connection ended.
         reason: CloseReason,
     },
 }
@@ -96,7 +96,7 @@ pub enum Event {
 pub enum CloseReason {
     /// This side closed the connection.
     Local,
-    /// The peer's application closed it.
+    /// The peer's application closed the connection.
     Peer {
         /// The application's code.
         code: u64,
@@ -147,11 +147,11 @@ pub struct LostDatagram {
     /// The context that was passed to [`Endpoint::send_datagram_kept`](crate::driver::Endpoint::send_datagram_kept) with the
     /// datagram.
     pub context: u64,
-    /// When it was sent.
+    /// When the datagram was sent.
     pub sent: Instant,
 }
 
-/// The results of a poll. The caller clears it, or takes its content, before the next poll.
+/// The results of a poll. The caller clears the inbox, or takes its content, before the next poll.
 #[derive(Debug, Default)]
 pub struct Inbox {
     /// Events, in order per connection.

@@ -22,8 +22,8 @@ use crate::{
     tls::PresentedKey,
 };
 
-/// Maximum number of events that one poll of a connection adds: `Connected`, `Control`, `Writable`, `Control` for the rest, and
-/// `Closed`.
+/// Maximum number of events that one poll of a connection adds: `Connected`, `Control`, `Writable`, `Control` for the bytes that
+/// remain, and `Closed`.
 pub(super) const MAX_EVENTS: usize = 5;
 
 /// How long a handshake may take at an exit.
@@ -51,9 +51,9 @@ enum State {
     Handshake {
         connecting: Connecting,
         timeout: Option<Pin<Box<Sleep>>>,
-        /// At an exit, its seat among the handshakes.
+        /// At an exit, the handshake's seat.
         seat: Option<Seat>,
-        /// At an exit, which of its keys it proves.
+        /// At an exit, the key that the exit proves.
         proven: Option<PublicKey>,
     },
     /// Aborted by this side before it was open.
@@ -90,7 +90,7 @@ impl NoqConnection {
         self.client.as_ref().map(|(endpoint, _)| endpoint.clone())
     }
 
-    /// Makes all possible progress. Adds at most [`MAX_EVENTS`] events, and only as many datagrams as fit.
+    /// Makes all possible progress. Adds at most [`MAX_EVENTS`] events, and only as many datagrams as fit into `outbox`.
     pub(super) fn poll(&mut self, outbox: &Arc<Outbox>, events: &mut Vec<Event>) -> Life {
         let waker = self.waker.clone();
         let mut cx = Context::from_waker(&waker);
@@ -121,7 +121,7 @@ impl NoqConnection {
             State::Abandoned(reason) => {
                 let reason = reason.clone();
                 self.state = State::Over(None);
-                // The exit has not reported the handshake, so it must not report its end either.
+                // An exit reports a connection only after the handshake, so it does not report a failed handshake.
                 if self.client.is_none() {
                     tracing::debug!(connection = %self.id, %reason, "a handshake failed");
                     return Life::Over;

@@ -14,13 +14,13 @@ use crate::boundary::MAX_CONTROL_BACKLOG;
 /// Maximum number of control bytes that one poll reads.
 const READ_PER_POLL: usize = 16 * 1024;
 
-/// Maximum number of control bytes read at the end. The receive window allows fewer bytes to be unread.
+/// Maximum number of control bytes read when the connection ends. It exceeds the receive window, so no byte is left unread.
 const READ_AT_END: usize = 256 * 1024;
 
 type Opening = Pin<Box<dyn Future<Output = Result<(SendStream, RecvStream), ConnectionError>> + Send>>;
 type Delivered = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// More than [`MAX_CONTROL_BACKLOG`] bytes would wait for the peer.
+/// The error if more than [`MAX_CONTROL_BACKLOG`] bytes would wait for the peer.
 #[derive(Debug)]
 pub(super) struct Overflow;
 
@@ -78,7 +78,7 @@ impl Control {
         (!data.is_empty()).then_some(data)
     }
 
-    /// Returns the bytes received before the connection ended.
+    /// Returns the unread bytes of a connection that has ended.
     pub(super) fn rest(&mut self, cx: &mut Context<'_>) -> Option<Bytes> {
         self.open(cx);
         let data = self.read(cx, READ_AT_END);
@@ -109,7 +109,7 @@ impl Control {
         let Some(opening) = &mut self.opening else { return };
         if let Poll::Ready(result) = opening.as_mut().poll(cx) {
             self.opening = None;
-            // An error means that the connection has ended, which is reported elsewhere.
+            // An error means that the connection has ended, which `Open::poll` reports.
             (self.send, self.receive) = result.ok().unzip();
         }
     }
@@ -121,7 +121,7 @@ impl Control {
             match Pin::new(send).poll_write(cx, &self.outgoing) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(written)) => drop(self.outgoing.split_to(written)),
-                // The peer stopped reading or the connection ended. The end is reported elsewhere.
+                // The peer stopped reading or the connection ended. `Open::poll` reports the end.
                 Poll::Ready(Err(_)) => {
                     self.send = None;
                     self.outgoing.clear();

@@ -25,7 +25,7 @@ type Accept = Pin<Box<dyn Future<Output = Option<Incoming>> + Send>>;
 pub(super) struct Admitted {
     pub(super) connecting: Connecting,
     pub(super) seat: Seat,
-    /// Which of its keys the exit proves.
+    /// The key that the exit proves.
     pub(super) proven: Option<PublicKey>,
 }
 

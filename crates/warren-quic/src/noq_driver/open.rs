@@ -37,7 +37,7 @@ pub(super) struct Open {
     /// Moves datagrams to the outbox. Ends with the connection, after the last datagram.
     receive: Receive,
     control: Control,
-    /// The datagram that was accepted although the buffer was full. Later ones are refused until it is sent.
+    /// A datagram that was accepted although noq's buffer was full. Later datagrams are refused until this one is sent.
     parked: Option<Parked>,
     /// Whether a datagram was refused while another one was parked.
     refused: bool,
@@ -105,7 +105,7 @@ impl Open {
         ended
     }
 
-    /// Returns whether no datagram is parked any more.
+    /// Returns true if the parked datagram has just been sent or dropped.
     fn poll_parked(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(parked) = &mut self.parked else { return false };
         let Poll::Ready(result) = parked.as_mut().poll(cx) else { return false };
@@ -146,7 +146,7 @@ impl Open {
                 Ok(())
             }
             Poll::Ready(Err(SendDatagramError::TooLarge)) => Err(SendError::TooLarge(kept)),
-            // The connection is lost, or one side has no datagrams. Neither can change later.
+            // The connection has ended, or one side does not support datagrams. Neither can change later.
             Poll::Ready(Err(_)) => Err(SendError::Closed(kept)),
             Poll::Pending => {
                 let connection = self.connection.clone();
@@ -181,7 +181,7 @@ impl Open {
         if self.closing.is_some() { None } else { Some(self.control.backlog()) }
     }
 
-    /// Starts the close. Further calls have no effect.
+    /// Starts to close the connection. Further calls have no effect.
     pub(super) fn close(&mut self, code: u32, words: &str, reason: CloseReason) {
         if self.closing.is_none() {
             let deadline = Some(Box::pin(sleep(FLUSH_TIMEOUT)));
@@ -190,7 +190,8 @@ impl Open {
         }
     }
 
-    /// Reads the counters. `last` says that they are final, so missing datagrams count as lost.
+    /// Returns the counters. If `last` is true, the connection has ended, so datagrams that were never sent or delivered count as
+    /// dropped.
     pub(super) fn stats(&self, last: bool) -> ConnectionStats {
         let stats = self.connection.stats();
         // Without multipath, path 0 is the only one.

@@ -1,4 +1,5 @@
-//! The inbox's datagrams during a poll. The futures that fill them borrow them, so no copy and no queue is needed in between.
+//! The inbox's list of datagrams, lent to the connections' futures during a poll. The futures append to the list directly, so no
+//! queue is needed in between.
 
 use std::{
     mem,

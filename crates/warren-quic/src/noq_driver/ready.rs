@@ -14,14 +14,14 @@ use crate::boundary::ConnectionId;
 /// A source that can become ready.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Source {
-    /// The listening socket at this place.
+    /// The listening socket at this index.
     Listener(usize),
     /// A connection.
     Connection(ConnectionId),
 }
 
-/// Sources that were woken and not polled since, and the worker to wake for them. noq's tasks share the list. They run on the
-/// same thread, so its lock is never contended.
+/// Sources that were woken and not polled since, and the waker of the worker that polls them. noq's tasks share the list. They run
+/// on the worker's thread, so the lock is never contended.
 #[derive(Debug, Default)]
 pub(super) struct ReadyList(Mutex<State>);
 
@@ -41,10 +41,10 @@ impl ReadyList {
         }
     }
 
-    /// Removes and returns the source that has waited longest. It can be listed again from here on.
+    /// Removes and returns the source that has waited longest. From then on, the source can be listed again.
     pub(super) fn next(&self) -> Option<Source> {
         let woken = self.0.lock().unwrap_or_else(PoisonError::into_inner).woken.pop_front()?;
-        // A wake after this store lists the source again. The poll that follows handles earlier wakes.
+        // If the source is woken after this store, it is listed again. The poll that follows handles earlier wakes.
         woken.listed.store(false, Ordering::SeqCst);
         Some(woken.source)
     }

@@ -23,19 +23,19 @@ use crate::{
     stats::ControllerState,
 };
 
-/// A window that is never full. Above `u32::MAX`, noq does not pace either.
+/// A window so large that it is never full. noq does not pace windows above `u32::MAX` either.
 const UNLIMITED_WINDOW: u64 = 1 << 40;
 
-/// Maximum number of packets sent after the last acknowledged one. noq keeps 40 to 80 bytes per datagram packet. With 1,400 bytes
-/// each, this allows 3.7 Gbit/s at 100 ms.
+/// Maximum number of packets sent after the last acknowledged one. noq keeps 40 to 80 bytes per datagram packet. With packets of
+/// 1,400 bytes, this allows 3.7 Gbit/s at a round-trip time of 100 ms.
 const MAX_UNANSWERED: u64 = 32 * 1024;
 
 /// The window once [`MAX_UNANSWERED`] is reached. It is smaller than the packets in flight, so only probes leave. It is
 /// large enough that the probes are not paced.
 const UNANSWERED_WINDOW: u64 = 256 * 1024;
 
-/// Returns what the controller `adaptive` is doing; `None` for other controllers. The library shows a path's controller only as a trait
-/// object.
+/// Returns the state of the controller `adaptive`; `None` for other controllers. The library shows a path's controller only as a
+/// trait object.
 pub(crate) fn state_of(controller: &dyn Controller) -> Option<ControllerState> {
     controller.as_any()?.downcast_ref::<Chosen>()?.controller.state()
 }
@@ -183,7 +183,7 @@ impl Controller for Chosen {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_pn: Option<u64>) {
         self.controller.on_end_acks(now, in_flight, app_limited, largest_pn);
-        // Done after the last call of an ACK frame, so that no controller gets only a part of one.
+        // This is the last call of an ACK frame. A switch here lets each controller see only whole ACK frames.
         self.follow_choice(now);
     }
 
@@ -269,8 +269,8 @@ struct Unlimited {
 // The library's trait fixes the arguments: on_congestion_event has more than six.
 impl Controller for Unlimited {
     fn on_packet_sent(&mut self, _: Instant, _: u16, pn: u64) {
-        // The controller may be chosen in mid-connection, so the first number that it sees may be far above 0. It counts as
-        // acknowledged.
+        // The controller may be chosen in mid-connection, so the first number that it sees may be far above 0. This first number
+        // counts as acknowledged.
         let (sent, _) = self.last.get_or_insert((pn, pn));
         *sent = pn.max(*sent);
     }

@@ -16,7 +16,7 @@ use crate::{
 /// Length in bytes of a client's IDs. They carry no information, because a client has one socket per connection.
 const CLIENT_ID_LENGTH: usize = 8;
 
-/// One of a worker's listening sockets, each of which has an endpoint. All workers have the same sockets.
+/// One of a worker's listening sockets, each of which has an endpoint. All workers listen on the same addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListenerPlace {
     index: u16,
@@ -52,8 +52,7 @@ impl ExitIds {
         Self { worker: settings.worker, listener, process, key, resets: Resets::default() }
     }
 
-    /// Whether to answer a packet with this ID with a stateless reset, if no connection of the endpoint has the ID (RFC 9000
-    /// section 10.3).
+    /// Whether to send a stateless reset for a packet whose ID belongs to no connection of the endpoint (RFC 9000 section 10.3).
     ///
     /// The reset ends the connection, and an endpoint knows only its own connections (section 21.11). So it resets only two kinds
     /// of IDs: its own, whose connections have ended, and those of an earlier process, whose connections are all gone.
@@ -63,7 +62,7 @@ impl ExitIds {
             return false;
         }
         let ListenerPlace { index, count } = self.listener;
-        // An earlier process's ID gives a random number here, which is hardly ever that of a listener.
+        // An earlier process's ID gives a random number here, which is hardly ever the index of a listener.
         let named = self.process.listener(id);
         named == index || named >= count
     }

@@ -1,5 +1,5 @@
-//! How often one connection ID is answered with a stateless reset. An endpoint sends few resets a second. An attacker who repeats the ID of
-//! an ended connection must not use up all of them.
+//! Limits how often one connection ID is answered with a stateless reset. An endpoint sends few resets a second, and an attacker
+//! who repeats the ID of an ended connection must not use up all of them.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// start the pauses again.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(16);
 
-/// Maximum number of remembered IDs: more than 50 per second until they are forgotten (800).
+/// Maximum number of remembered IDs. An endpoint that sends 50 resets a second and forgets an ID after 16 s remembers at most 800.
 const MOST: usize = 1_024;
 
 /// The IDs that were answered recently.
@@ -27,7 +27,7 @@ pub(super) struct Resets(HashMap<[u8; OWN_ID_LENGTH], Answered>);
 #[derive(Clone, Copy, Debug)]
 struct Answered {
     at: Instant,
-    /// How long the ID is not answered after that.
+    /// How long after `at` the ID is not answered again.
     pause: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Resets {
         let last = self.0.get(id).filter(|answered| !answered.is_past(now));
         let pause = last.map_or(FIRST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
         let is_due = last.is_none_or(|last| last.age(now) >= last.pause);
-        // An endpoint that keeps to its rate always finds room.
+        // An endpoint that keeps to its rate always finds room in the table.
         let admitted = is_due && (self.0.len() < MOST || self.0.contains_key(id));
         if admitted {
             self.0.insert(*id, Answered { at: now, pause });

@@ -27,12 +27,12 @@ impl Lacking {
         self.0.gro.load(Relaxed)
     }
 
-    /// Records that segmentation is unavailable. Returns true for the first caller.
+    /// Records that segmentation is unavailable. Returns true only for the first call.
     pub(crate) fn found_no_gso(&self) -> bool {
         !self.0.gso.swap(true, Relaxed)
     }
 
-    /// Records that merged receives are unavailable. Returns true for the first caller.
+    /// Records that merged receives are unavailable. Returns true only for the first call.
     pub(crate) fn found_no_gro(&self) -> bool {
         !self.0.gro.swap(true, Relaxed)
     }

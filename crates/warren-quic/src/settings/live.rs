@@ -43,7 +43,7 @@ impl TransmitCaps {
 }
 
 impl Default for TransmitCaps {
-    /// 40 segments and 80 datagrams, measured as best in noq PR #636. With Warren, 44 and 88 or 45 and 90 brought nothing
+    /// 40 segments and 80 datagrams, measured as best in noq PR #636. With Warren, 44 and 88 or 45 and 90 brought no gain
     /// (bench/LOG.md).
     fn default() -> Self {
         Self::new(40, 80)

@@ -1,4 +1,4 @@
-//! The worker that an endpoint belongs to, among those that share a port, and its connection IDs.
+//! The worker that an endpoint belongs to, among the workers that share a port, and the first byte of that worker's connection IDs.
 
 /// One of the workers that share a port, by its number.
 ///

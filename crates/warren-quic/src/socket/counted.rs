@@ -1,5 +1,5 @@
-//! A registered UDP socket that counts every send and receive. When segmentation is refused, it is turned off for all sockets for
-//! good.
+//! A UDP socket that is registered with tokio and counts every send and receive. After the first refusal of segmentation, no socket
+//! uses segmentation any more.
 
 use std::{
     io,
@@ -53,7 +53,7 @@ impl CountedSocket {
                 );
             }
         } else if !gro {
-            // noq-udp has turned it on.
+            // noq-udp has turned GRO on.
             set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 0)?;
         }
         if state.max_gso_segments() == NonZeroUsize::MIN && gso && lacking.found_no_gso() {
@@ -113,7 +113,7 @@ impl CountedSocket {
         Ok(self.room.get_or_init(|| room))
     }
 
-    /// Receives one batch into each buffer and returns the number of filled ones. Returns `None` without a system call while the
+    /// Receives one batch into each buffer and returns the number of filled buffers. Returns `None` without a system call while the
     /// socket is known to be empty. Errors are counted and treated as nothing received, because they must not end the endpoint.
     pub(crate) fn receive(&self, buffers: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> Option<usize> {
         let wanted = buffers.len();
@@ -142,8 +142,8 @@ impl CountedSocket {
         Some(received)
     }
 
-    /// Sends a transmit, or the rest of one. Fails only if the socket's buffer is full. After any other error, which is counted,
-    /// the transmit is lost, as if on the path.
+    /// Sends a transmit, or the rest of one that `resume` describes. Fails only if the socket's buffer is full. Any other error is
+    /// counted, and the transmit is lost as if the path had lost it.
     pub(crate) fn send(&self, transmit: &Transmit<'_>, resume: &mut Resume) -> io::Result<()> {
         let length = transmit.contents.len();
         let size = transmit.segment_size.unwrap_or(length).clamp(1, length.max(1));
@@ -235,7 +235,7 @@ impl Drop for CountedSocket {
 }
 
 fn watch<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: the watched object owns its descriptor. The AsyncFd owns the object, gives out only shared references and is never
+    // SAFETY: the watched object owns its descriptor. The AsyncFd owns the object, lends only shared references to it and is never
     // taken apart. So the descriptor stays open and unchanged until it is deregistered.
     Ok(unsafe { AsyncFd::register_with_interest(descriptor, interest) }?)
 }
@@ -266,7 +266,7 @@ mod tests {
         const TOO_LONG: usize = 65_508;
         let receiver = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let destination = receiver.local_addr().unwrap();
-        // The second is the control.
+        // The second case is the control.
         for (size, too_long, is_blamed) in [(TOO_LONG, 1, false), (1_200, 0, true)] {
             let (lacking, counters) = (Lacking::default(), Arc::new(SocketCounters::new()));
             let using = SocketUse {

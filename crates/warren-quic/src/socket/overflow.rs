@@ -151,7 +151,7 @@ mod tests {
     async fn what_finds_a_socket_full_is_counted_to_the_datagram() {
         let counters = Arc::new(SocketCounters::new());
         let narrow = Narrow::new(&counters);
-        // The control.
+        // The control: three datagrams fit.
         assert_eq!(narrow.overfill(3, &counters), 0);
 
         let dropped = narrow.overfill(200, &counters);
@@ -169,7 +169,7 @@ mod tests {
         assert!(of_first > 0 && of_second > 0);
         assert_eq!(counters.snapshot().dropped, of_first + of_second);
 
-        // Another takes its place, as when a client's address changes.
+        // Another socket replaces the first one, as when a client's address changes.
         first = Narrow::new(&counters);
         assert_eq!(counters.snapshot().dropped, of_first + of_second);
         drop(second);

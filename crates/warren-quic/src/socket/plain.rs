@@ -1,5 +1,5 @@
-//! A UDP socket for a protocol other than QUIC. It is counted and uses the same offloads, but fragments datagrams that are too
-//! long for the path.
+//! A UDP socket for a protocol other than QUIC. It has the same counters and offloads as QUIC's sockets, but the IP layer fragments
+//! datagrams that are too long for the path.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +22,7 @@ use crate::{
 const BUFFERS: usize = 8;
 /// The largest batch.
 const BUFFER_BYTES: usize = 65_536;
-/// How many bytes may wait while the kernel's buffer is full. More bytes would only wait for longer.
+/// Maximum number of bytes that wait while the kernel's buffer is full. A longer queue would only add delay.
 const MOST_WAITING: usize = 512 * 1024;
 
 /// A UDP socket, and the sends that wait until its buffer has room.
@@ -52,7 +52,7 @@ impl PlainSocket {
     /// If the kernel refuses an option, or the runtime refuses the socket.
     pub fn new(socket: UdpSocket, settings: &TransportSettings) -> io::Result<Self> {
         let counters = Arc::new(SocketCounters::new());
-        // Batches that are refused here say nothing about QUIC's, which are never longer than the path's MTU.
+        // A batch that is refused here says nothing about QUIC's batches, whose datagrams are never longer than the path's MTU.
         let using = super::SocketUse { lacking: Lacking::default(), ..socket_use(settings, true) };
         let fragmenting = socket.try_clone()?;
         let socket = CountedSocket::new(socket, using, counters.clone())?;
@@ -75,7 +75,7 @@ impl PlainSocket {
         cx: &mut Context<'_>,
         mut take: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
     ) -> Poll<()> {
-        // After this many receives that brought nothing, other sockets get their turn.
+        // After this many receives without a datagram, other sockets get their turn.
         const ATTEMPTS: usize = 8;
         let mut meta = [RecvMeta::default(); BUFFERS];
         for _ in 0..ATTEMPTS {
@@ -99,7 +99,8 @@ impl PlainSocket {
         Poll::Pending
     }
 
-    /// Sends datagrams of `size` bytes, the last of which may be shorter. Returns false if they are lost, because too many wait already.
+    /// Sends datagrams of `size` bytes, the last of which may be shorter. Returns false if the datagrams are dropped because too
+    /// many bytes wait already.
     pub fn send(&mut self, to: SocketAddr, from: Option<IpAddr>, contents: &[u8], size: usize) -> bool {
         let mut resume = Resume::default();
         if self.waiting.is_empty()

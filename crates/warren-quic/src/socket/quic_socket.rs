@@ -36,7 +36,8 @@ impl QuicSocket {
         counters: Arc<SocketCounters>,
         gate: Option<Gate>,
     ) -> io::Result<Self> {
-        // noq reserves this many of the largest payload per receive. The kernel merges at most 64 KiB of any size.
+        // For each receive, noq reserves memory for this many datagrams of the largest payload. The kernel merges at most 64 KiB of
+        // any size.
         let receive_segments = match using.gro {
             true => MAX_GRO_BYTES.div_ceil(usize::from(using.max_payload)),
             false => 1,
@@ -61,7 +62,7 @@ impl AsyncUdpSocket for QuicSocket {
         buffers: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        // After this many receives that brought nothing, other sockets get their turn.
+        // After this many receives without a datagram, other sockets get their turn.
         const ATTEMPTS: usize = 8;
         for _ in 0..ATTEMPTS {
             ready!(self.shared.poll_readable(cx))?;

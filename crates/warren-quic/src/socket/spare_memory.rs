@@ -99,7 +99,8 @@ mod tests {
         assert!(left < 50, "{left} of 448 pages stay");
     }
 
-    /// How many of these addresses are on a page that is in memory: bit 63 of the kernel's Documentation/admin-guide/mm/pagemap.rst.
+    /// How many of these addresses are on a page that is in memory, according to bit 63 of each pagemap entry (the kernel's
+    /// Documentation/admin-guide/mm/pagemap.rst).
     fn resident(places: &[usize]) -> usize {
         let map = File::open("/proc/self/pagemap").expect("proc is there");
         let is_resident = |place: &usize| {
@@ -111,7 +112,7 @@ mod tests {
         places.iter().filter(|place| is_resident(place)).count()
     }
 
-    /// The smallest figure is the time that the release itself takes. Whatever exceeds it may be due to other programs.
+    /// The smallest figure is the time that the release itself takes. Larger figures may be due to other programs.
     #[test]
     #[ignore = "it measures: cargo test --release -p warren-quic --lib longest_wait -- --ignored --nocapture"]
     fn longest_wait_of_a_worker_while_memory_goes_back() {

@@ -14,8 +14,8 @@ const BY_HASH: u32 = u32::MAX;
 /// destination connection ID ([`WorkerPlace::owns`](crate::settings::WorkerPlace::owns)).
 ///
 /// Call it once, for the first socket, after it is bound and before the second is. Packets with a connection ID of the client's
-/// choice (Initial and 0-RTT) are spread by the hash of both addresses and ports. They reach the same worker until the client has
-/// learnt one of its IDs.
+/// choice (Initial and 0-RTT) are spread by the hash of both addresses and ports. Such packets of one client reach the same worker
+/// until the client has learnt one of that worker's IDs.
 ///
 /// # Errors
 /// If the kernel refuses the program (`SO_ATTACH_REUSEPORT_CBPF`).

@@ -100,7 +100,7 @@ async fn refused_segmentation_loses_nothing_and_is_off_from_then_on() {
     assert_eq!((stats.unsegmented, stats.segments_per_send[1]), (1, 10));
     assert_eq!(socket.create_sender().max_transmit_segments().get(), 1);
 
-    // A batch that was built before is sent one by one without another refusal.
+    // A batch that was built before the refusal is sent one by one without another refusal.
     send(&socket, to, &[1; 2_400], 1_200).await;
     assert_eq!(receive(&receiver, 2), [1_200, 1_200]);
     assert_eq!(counters.snapshot().send_errors.total(), 1);
@@ -206,7 +206,7 @@ async fn received_batches_are_counted_by_their_datagrams() {
 fn socket_has_the_mark_and_the_buffers_it_was_asked_for() {
     let config = SocketConfig { mark: Some(0x77), ..local() };
     let socket = match bind(config) {
-        // Without CAP_NET_ADMIN a mark is refused rather than left out.
+        // Without CAP_NET_ADMIN, a mark is refused and not silently ignored.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return,
         socket => socket.unwrap(),
     };

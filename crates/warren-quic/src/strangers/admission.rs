@@ -2,8 +2,8 @@
 //! replaces an old one. The bounds apply to the whole exit, across its workers.
 //!
 //! An exit learns who is enrolled only when a handshake completes. Until then, anybody who knows its public key can begin any
-//! number of handshakes. A flooder's handshakes stay open for a long time. So the network whose handshakes have waited longest
-//! in total loses its oldest one. The time that an honest client needs does not count.
+//! number of handshakes. A flooder's handshakes stay open for a long time. So the network whose handshakes have waited longest in
+//! total loses its oldest handshake. The time that an honest client needs does not count.
 
 use std::{
     cmp::Reverse,
@@ -23,21 +23,21 @@ use std::{
 const RETRY_FROM: usize = 100;
 const NETWORK_RETRY_FROM: usize = 64;
 
-/// Maximum number of half-open handshakes of an exit, each of about 50 KiB. At 500 new handshakes per second, each has three
+/// Maximum number of half-open handshakes of an exit, each of about 50 KiB. At 500 new handshakes per second, each may take three
 /// quarters of a second.
 const MAX_HANDSHAKES: usize = 384;
 
 /// The time that an honest client may need for a handshake. At 768 new ones per second, no handshake lives that long.
 const HONEST: Duration = Duration::from_millis(500);
 
-/// The handshakes in progress at an exit, shared by clones. Locked once per attempt, never for a connection's packets.
+/// The handshakes in progress at an exit. Clones share them. The lock is taken once per attempt, never for a connection's packets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Crowd(Arc<Mutex<UnderWay>>);
 
 #[derive(Debug, Default)]
 struct UnderWay {
     all: usize,
-    /// The handshakes of each network by number. The oldest has the lowest.
+    /// The handshakes of each network by number. The oldest has the lowest number.
     by_network: HashMap<Network, BTreeMap<u64, Handshake>>,
     /// The number of the next handshake.
     next: u64,
@@ -49,7 +49,7 @@ struct UnderWay {
 struct Handshake {
     since: Instant,
     worker: Displaced,
-    /// The handshake's slot at its worker, once it has one.
+    /// The handshake's slot at its worker, once the worker has assigned one.
     place: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ pub struct Handshakes {
     pub timed_out: u64,
 }
 
-/// A handshake's seat in the crowd, until it is dropped or given to another handshake.
+/// A handshake's seat: one of the [`MAX_HANDSHAKES`]. Dropping this frees the seat, if no other handshake has taken it.
 #[derive(Debug)]
 pub(crate) struct Seat {
     crowd: Crowd,
@@ -96,7 +96,7 @@ pub(crate) enum Admission {
     Take {
         /// The handshake's seat.
         seat: Seat,
-        /// Whether another handshake lost its seat to this one.
+        /// Whether another handshake lost its seat to the new one.
         displaced: bool,
     },
     /// Ask for a proof of the address.
@@ -141,7 +141,7 @@ impl Crowd {
 impl UnderWay {
     /// Removes the oldest handshake of the network whose handshakes have waited longest in total.
     fn displace(&mut self, now: Instant) -> bool {
-        // The sum of the handshakes' waits, each without its first `beyond`.
+        // The sum of the handshakes' ages, each reduced by `beyond`.
         let waited = |handshakes: &BTreeMap<u64, Handshake>, beyond: Duration| -> Duration {
             let age = |handshake: &Handshake| now.saturating_duration_since(handshake.since);
             handshakes.values().map(|handshake| age(handshake).saturating_sub(beyond)).sum()
@@ -176,13 +176,13 @@ impl UnderWay {
 }
 
 impl Seat {
-    /// Records the worker's slot of the handshake, which [`Displaced::take`] returns.
+    /// Records the slot that the worker uses for the handshake. [`Displaced::take`] returns the slot if the handshake is displaced.
     pub(crate) fn settle(&self, place: u64) {
         let mut under_way = self.crowd.under_way();
         let handshakes = under_way.by_network.get_mut(&self.network);
         match handshakes.and_then(|handshakes| handshakes.get_mut(&self.number)) {
             Some(handshake) => handshake.place = Some(place),
-            // Another worker has displaced it already.
+            // Another worker has displaced the handshake already.
             None => self.worker.push(place, self.number),
         }
     }
@@ -194,7 +194,7 @@ impl Seat {
 
     /// Gives up the seat because the handshake timed out.
     pub(crate) fn time_out(self) {
-        // The lock ends with this statement. `drop` takes it again when `self` is dropped.
+        // The lock ends with this statement. `drop` takes the lock again when `self` is dropped.
         self.crowd.under_way().timed_out += 1;
     }
 }
@@ -277,7 +277,7 @@ mod tests {
             Self { crowd, worker, start: Instant::now(), seats: Vec::new() }
         }
 
-        /// Admits a handshake of a proven address, this many milliseconds after the start. Its place is its number.
+        /// Admits a handshake of a proven address, this many milliseconds after the start. The handshake's slot is its number.
         fn take(&mut self, address: &str, at: u64) -> u64 {
             let now = self.start + Duration::from_millis(at);
             let Admission::Take { seat, .. } = self.crowd.admit(peer(address), true, &self.worker, now)

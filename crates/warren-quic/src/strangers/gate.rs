@@ -69,9 +69,9 @@ impl Gate {
         id.is_some_and(|id| self.secrets.ids.has_signed(id))
     }
 
-    /// The index of the exit's key that a client pins, found by the address of its first Initial and that Initial's connection
-    /// ID. 0 if there is no proof. After a Retry, the client's packets have no proof, but the Retry token contains the ID. The
-    /// proof is therefore looked up among the remembered ones.
+    /// Returns the index of the exit's key that a client pins, or 0 if the client has shown no proof. The proof is looked up among
+    /// the remembered ones, by the address and the connection ID of the client's first Initial. After a Retry, the client's packets
+    /// carry no proof, but the Retry token contains this ID.
     pub(crate) fn pinned_by(&self, from: SocketAddr, first_id: &[u8]) -> usize {
         let keys = self.proofs.read().unwrap_or_else(PoisonError::into_inner);
         let Ok(first_id) = first_id.try_into() else { return 0 };
@@ -90,7 +90,7 @@ impl Gate {
         }
         let (destination, token) = match LongHeader::read(datagram) {
             None => return Err(Turned::NoProof),
-            // If it belongs to no connection, the library does not answer it, so it reveals nothing.
+            // If the packet belongs to no connection, the library does not answer it, so nothing is revealed.
             Some(LongHeader::Later { .. }) => return Ok(()),
             Some(LongHeader::Initial { destination, token }) => (destination, token),
         };

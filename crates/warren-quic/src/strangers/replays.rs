@@ -9,8 +9,8 @@ use std::{
 use super::proof::Proof;
 use crate::planted::{Bug, is_planted};
 
-/// Proofs of one generation. A replay is detected during at least this many further handshakes. All
-/// remembered proofs take at most about 4 MiB.
+/// Maximum number of proofs of one generation. A replay is detected during at least this many further handshakes. All remembered
+/// proofs take at most about 4 MiB.
 const GENERATION: usize = 32_768;
 
 /// A memory of two generations. When the young one is full, the old one is discarded.

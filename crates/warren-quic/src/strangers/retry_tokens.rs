@@ -1,5 +1,5 @@
-//! Retry tokens. The QUIC library seals them with this key. They are checked before the library sees them, because the library
-//! answers even a token that is too old or belongs to another address (`noq-proto/src/token.rs`, RFC 9000 section 8.1.3).
+//! Retry tokens. The QUIC library seals the tokens with this key. Warren checks a token before the library sees it, because the
+//! library answers even a token that is too old or belongs to another address (`noq-proto/src/token.rs`, RFC 9000 section 8.1.3).
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -15,7 +15,8 @@ use noq_proto::crypto::{CryptoError, HandshakeTokenKey};
 /// Lifetime of a token. A client sends it back at once.
 const LIFETIME: Duration = Duration::from_secs(10);
 
-/// Lifetime of a token in the library. It is longer, so that no token expires after the check here.
+/// Lifetime of a token in the library. It is longer than [`LIFETIME`], so that no token expires between the check here and the
+/// library's check.
 pub(crate) const RETRY_TOKEN_LIFETIME_IN_LIBRARY: Duration = Duration::from_secs(20);
 
 /// The first byte of an opened token, and the bytes that name the IP version of its address.

@@ -15,7 +15,7 @@ pub(super) const ATTEMPTS_PER_POLL: usize = 8;
 pub(super) struct Admitted {
     pub(super) connection: (ConnectionHandle, Connection),
     pub(super) seat: Seat,
-    /// Which of its keys the exit proves.
+    /// The key that the exit proves.
     pub(super) proven: Option<PublicKey>,
 }
 

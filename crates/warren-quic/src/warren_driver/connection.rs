@@ -60,12 +60,12 @@ pub(super) struct WarrenConnection {
 /// Where the driver keeps a connection.
 pub(super) struct Place {
     pub(super) id: ConnectionId,
-    /// The index of the port it runs on.
+    /// The index of the port that the connection uses.
     pub(super) port: usize,
     /// The connection's name at the port's QUIC endpoint.
     pub(super) handle: ConnectionHandle,
     pub(super) listed: Listed,
-    /// The time for which its timer is set; never later than [`WarrenConnection::deadline`].
+    /// The time for which the connection's timer is set; never later than [`WarrenConnection::deadline`].
     pub(super) timer: Option<Instant>,
 }
 
@@ -79,7 +79,7 @@ struct Seating {
     proven: Option<PublicKey>,
 }
 
-/// How far the end of a connection has come.
+/// The progress of a connection's end.
 #[derive(Default)]
 struct Ending {
     /// A close that waits for the control stream.
@@ -152,8 +152,8 @@ impl WarrenConnection {
         }
     }
 
-    /// Ends the handshake if it has this number and is still under way. The close is sent once, without waiting for the
-    /// client.
+    /// Ends the handshake if it has this number and is still under way. The close is sent once, without waiting for the client.
+    /// Returns whether the handshake ended.
     pub(super) fn give_way(&mut self, number: u64, now: Instant) -> bool {
         let is_meant =
             self.is_in_handshake() && self.seating.seat.as_ref().is_some_and(|seat| seat.is(number));
@@ -164,7 +164,7 @@ impl WarrenConnection {
         is_meant
     }
 
-    /// Whether to forget it instead of keeping it for late packets.
+    /// Whether to forget the connection instead of keeping it for late packets.
     pub(super) fn is_to_be_forgotten(&self) -> bool {
         self.seating.gave_way && !self.place.listed.to_send
     }
@@ -197,7 +197,7 @@ impl WarrenConnection {
         matches!(self.state, State::Over(_))
     }
 
-    /// Whether the connection is over and the peer knows. A lost close is repeated until then.
+    /// Whether the connection is over and the peer knows that. A lost close is repeated until the peer knows.
     pub(super) fn is_told(&self) -> bool {
         self.is_over() && (self.ending.draining || self.ending.drained)
     }
@@ -308,10 +308,10 @@ impl WarrenConnection {
         }
     }
 
-    /// Drops the datagrams that have waited through a silence. Otherwise they would leave before fresh ones.
+    /// Drops the datagrams that were queued while the peer was silent. Otherwise they would be sent before fresh ones.
     fn discard_stale(&mut self) {
         self.quic.get_mut().datagrams().discard_unsent();
-        // This driver's limit or the library's may have been reached. Now there is room under both.
+        // This driver's limit or the library's may have been reached. Now there is room under both limits.
         self.room.empty();
         self.news.writable = !is_planted(Bug::RoomUntold);
     }
@@ -420,8 +420,8 @@ impl WarrenConnection {
         is_open.then(|| self.control.backlog())
     }
 
-    /// Closes the connection: during the handshake at once, afterwards when its control bytes are delivered or their
-    /// time is over.
+    /// Closes the connection. A handshake ends at once. An open connection closes once its control bytes are delivered, or after
+    /// [`FLUSH_TIMEOUT`].
     pub(super) fn close(&mut self, now: Instant, code: u32, words: &str) {
         if self.is_ending() || self.is_over() {
             return;

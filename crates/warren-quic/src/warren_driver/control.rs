@@ -8,10 +8,10 @@ use crate::boundary::MAX_CONTROL_BACKLOG;
 /// Maximum number of control bytes delivered at once.
 const READ_AT_ONCE: usize = 16 * 1024;
 
-/// Maximum number of control bytes read at the end. The receive window allows fewer bytes to be unread.
+/// Maximum number of control bytes read when the connection ends. It exceeds the receive window, so no byte is left unread.
 const READ_AT_END: usize = 256 * 1024;
 
-/// More than [`MAX_CONTROL_BACKLOG`] bytes would wait for the peer.
+/// The error if more than [`MAX_CONTROL_BACKLOG`] bytes would wait for the peer.
 #[derive(Debug)]
 pub(super) struct Overflow;
 
@@ -87,7 +87,7 @@ impl Control {
         self.read_up_to(quic, READ_AT_ONCE)
     }
 
-    /// Reads all bytes received before the connection ended.
+    /// Reads all unread bytes of a connection that has ended.
     pub(super) fn rest(&mut self, quic: &mut Connection) -> Option<Bytes> {
         // Bytes may have arrived since the last read.
         self.readable = self.stream.is_some();
@@ -117,7 +117,7 @@ impl Control {
             match quic.send_stream(stream).write(&self.outgoing) {
                 Ok(written) => drop(self.outgoing.split_to(written)),
                 Err(WriteError::Blocked) => return,
-                // The peer stopped reading or the connection ended. The end is reported elsewhere.
+                // The peer stopped reading or the connection ended. The connection reports its end.
                 Err(WriteError::Stopped(_) | WriteError::ClosedStream) => self.stop_sending(),
             }
         }

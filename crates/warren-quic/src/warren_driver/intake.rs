@@ -79,7 +79,7 @@ pub(super) struct Intake {
 struct Line {
     batches: VecDeque<Batch>,
     bytes: usize,
-    /// Datagrams left in the sender's turn. If negative, the excess for which it must wait.
+    /// Datagrams left in the sender's turn. A negative number is the excess over its turns, for which the sender must wait.
     credit: isize,
 }
 
@@ -227,7 +227,8 @@ impl Intake {
         }
     }
 
-    /// Charges the sender of the last batch for the QUIC datagrams in it, beyond one per UDP datagram.
+    /// Charges the sender of the last batch for `more` QUIC datagrams, in addition to one per UDP datagram, which `pop` has
+    /// charged.
     pub(super) fn charge(&mut self, more: usize) {
         if let Some(line) = self.lines.get_mut(&self.taken) {
             line.charge(more);

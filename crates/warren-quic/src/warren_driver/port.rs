@@ -33,7 +33,7 @@ pub(super) struct Port {
     pub(super) socket: CountedSocket,
     pub(super) endpoint: Endpoint,
     pub(super) listening: Option<Listening>,
-    /// The table slots of its connections, by handle.
+    /// The table slots of the port's connections, by handle.
     routes: Vec<Option<usize>>,
     parked: Option<Parked>,
     /// Connections that wait for the parked transmit to be sent.
@@ -119,7 +119,7 @@ impl Port {
         counters: Arc<SocketCounters>,
     ) -> io::Result<Vec<usize>> {
         self.socket = CountedSocket::new(socket, using, counters)?;
-        // The transmit and its progress belong to the old socket. It is lost, as if on the path.
+        // The transmit and its progress belong to the old socket. The transmit is lost, as if the path had lost it.
         self.parked = None;
         self.forget_waker();
         Ok(std::mem::take(&mut self.stalled))
@@ -183,7 +183,7 @@ impl Port {
                 return Routed::Done;
             }
             // An attempt keeps its first packet while it waits, and the token in it until the handshake completes. The copy
-            // prevents it from pinning the receive buffer, which is many times larger.
+            // prevents the attempt from pinning the receive buffer, which is many times larger.
             datagram = BytesMut::from(&*datagram);
         }
         self.answer.clear();

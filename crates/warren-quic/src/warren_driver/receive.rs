@@ -63,14 +63,15 @@ impl WarrenEndpoint {
         emptied
     }
 
-    /// The connection of a batch, found by its first datagram with a known connection's ID. The whole batch is charged to
-    /// that connection's client, which sent all of it.
+    /// Returns the slot of a batch's connection: that of the first datagram with a known connection's ID. The whole batch is
+    /// charged to that connection's client, which sent all of it.
     pub(super) fn slot_of(&self, index: usize, meta: &RecvMeta, batch: &BytesMut) -> Option<usize> {
         let port = self.ports.get(index)?.as_ref()?;
         batch.chunks(meta.stride.max(1)).find_map(|datagram| Some(port.route_short(datagram)?.0))
     }
 
-    /// Passes a batch of datagrams to their connections. All are from one sender and of one size, except the last.
+    /// Passes a batch of datagrams to their connections. All datagrams are from one sender, and all but the last have the same
+    /// size.
     pub(super) fn take_batch(&mut self, index: usize, meta: &RecvMeta, mut batch: BytesMut, now: Instant) {
         let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { return };
         let origin = Origin::of(meta);

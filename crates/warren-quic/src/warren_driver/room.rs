@@ -33,7 +33,7 @@ impl Room {
         takes
     }
 
-    /// Adapts to the path's speed. Returns whether a full connection accepts datagrams again. It does so once half of its
+    /// Adapts to the path's speed. Returns whether a full connection accepts datagrams again, which it does once half of its
     /// allowance is sent.
     pub(super) fn follow(&mut self, window: u64, rtt: Duration, datagram: usize, free: usize) -> bool {
         self.allowance = allowance(window, rtt, datagram, self.capacity);

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Consecutive unanswered loss probes after which a connection may count as silent. Each probe is two packets, and the wait for
-/// an answer doubles. With 20 % loss each way, the chance is below one in a thousand.
+/// Consecutive unanswered loss probes after which a connection may count as silent. Each probe is two packets, and the wait for an
+/// answer doubles. With 20 % loss each way, the chance of a false verdict is below one in a thousand.
 const PROBES: u32 = 3;
 
 /// Minimum time since the first of these probes. A peer that was briefly not scheduled is not silent.

@@ -47,7 +47,7 @@ impl Table {
     pub(super) fn remove(&mut self, slot: usize) -> Option<Box<WarrenConnection>> {
         let connection = self.slots.get_mut(slot)?.take()?;
         self.by_id.remove(&connection.place.id);
-        // The slot may be another connection's next.
+        // The slot may soon belong to another connection.
         self.last.set(None);
         self.free.push(slot);
         Some(connection)

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, pin::Pin, task::Context, time::
 
 use tokio::time::{Sleep, sleep_until};
 
-/// Outdated entries are removed once there are this many times more entries than connections, and more than a minimum.
+/// Outdated entries are removed once there are more entries than `SLACK_AT_LEAST` plus `SLACK` for each connection.
 const SLACK: usize = 4;
 const SLACK_AT_LEAST: usize = 64;
 

@@ -19,12 +19,12 @@ use crate::boundary::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL, MAX_LO
 /// Maximum number of closed connections that still answer late packets. Each does so for three probe timeouts, and takes about 50
 /// KiB. A peer can lengthen that time by announcing a long acknowledgement delay. Beyond the limit, the oldest are forgotten.
 const MAX_OVER: usize = 256;
-/// Maximum work of one call of [`WarrenEndpoint::transmit`], so that an exit's turn does not get longer with its clients. Each
-/// datagram of a drive counts as one unit.
+/// Maximum work of one call of [`WarrenEndpoint::transmit`], so that an exit's turn does not get longer with the number of its
+/// clients. Each datagram of a drive counts as one unit.
 // A drive of one datagram takes about 12 us, mostly for its system call, and a drive of 90 takes about 60 us. Without a bound, 423
 // small drives once made a turn of 6 ms (bench/LOG.md, "The longest turn of a worker with 1,000 clients").
 const WORK_PER_CALL: usize = 1024;
-/// What a drive costs beside its datagrams, in the same unit.
+/// What a drive costs in addition to its datagrams, in units of one datagram.
 const WORK_PER_DRIVE: usize = 10;
 
 impl WarrenEndpoint {
@@ -80,7 +80,7 @@ impl WarrenEndpoint {
         !self.work.to_send.is_empty() || self.ports.iter().flatten().any(Port::is_parked)
     }
 
-    /// Remembers the worker's waker. Registrations last until they wake, but a different waker needs new ones.
+    /// Remembers the worker's waker. A registration lasts until it has woken the worker. A different waker needs new registrations.
     fn know_waker(&mut self, cx: &Context<'_>) {
         if self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             return;
@@ -167,7 +167,7 @@ impl WarrenEndpoint {
     fn transmit(&mut self, now: Instant) {
         self.unpark();
         let mut work = 0;
-        // Each connection gets one drive. If it is not finished, it goes to the end of the list.
+        // Each connection gets one drive. A connection with more to send goes to the end of the list.
         for _ in 0..self.work.to_send.len() {
             if work >= WORK_PER_CALL {
                 return;

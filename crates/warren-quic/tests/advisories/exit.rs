@@ -24,7 +24,7 @@ const ATTACKER: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 4433);
 pub(crate) enum Fate {
     /// The exit continued the handshake.
     Answered,
-    /// The exit refused it or closed the connection.
+    /// The exit refused the attempt or closed the connection.
     Closed,
 }
 

@@ -120,7 +120,7 @@ fn gaps_in_the_handshake_take_bounded_room() {
     let mut exit = Exit::new();
     let attacker = Attacker::new(1);
     let mut packets = Vec::new();
-    // Every other byte of a stream that is never complete, beyond the limit of the buffer.
+    // Every second byte of a stream, so that the stream is never complete. Its length exceeds the buffer's limit.
     for (number, offsets) in (0..).zip((1..40_000_u64).step_by(2).collect::<Vec<_>>().chunks(150)) {
         let frames: Vec<u8> = offsets.iter().flat_map(|offset| crypto_frame(*offset, &[1])).collect();
         packets.push(attacker.initial(number, &[], &frames));

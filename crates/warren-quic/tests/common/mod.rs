@@ -91,7 +91,7 @@ pub struct Side {
     /// Kept datagrams that came back.
     pub lost: Vec<(ConnectionId, LostDatagram)>,
     pub writable: Vec<ConnectionId>,
-    /// Each change of whether the peer answers.
+    /// Each report that the peer has stopped answering (false) or answers again (true).
     pub answers: Vec<(ConnectionId, bool)>,
     pub closed: Vec<(ConnectionId, CloseReason)>,
     /// Final counters of closed connections.

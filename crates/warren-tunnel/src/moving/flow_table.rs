@@ -1,7 +1,7 @@
 //! A bounded set of flows that several workers use at once without a lock.
 //!
-//! It exists only while a client moves, and has a fixed number of slots. A flow that finds no empty slot gets the slot of a flow
-//! that is over.
+//! The table exists only while a client moves, and has a fixed number of slots. A flow that finds no empty slot gets the slot of a
+//! flow that is over.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -70,7 +70,7 @@ impl FlowTable {
         Self { slots, idle_after, hasher: RandomState::new() }
     }
 
-    /// Records a packet of a flow. Adds the flow if it is not there. Returns false if there is no room for it.
+    /// Records a packet of a flow. Adds the flow if the table does not contain it. Returns false if there is no room for it.
     pub(super) fn note(&self, flow: &FiveTuple, at: u32) -> bool {
         let hash = self.hash(flow);
         for slot in self.slots_of(hash) {

@@ -66,7 +66,8 @@ impl Default for LossWatch {
             windows: Default::default(),
             began: None,
             // A new path counts as lossy, because repair that begins with the first loss comes too late for slow start. At 1 %
-            // loss, one flow then had 20 Mbit/s. It had 146 to 166 with repair from the start (bench/LOG.md).
+            // loss, one flow reached 20 Mbit/s when repair began late, and 146 to 166 Mbit/s with repair from the start
+            // (bench/LOG.md).
             is_lossy: true,
             reorders: false,
         }
@@ -77,7 +78,7 @@ impl LossWatch {
     /// Evaluates the connection's counts of losses.
     pub(super) fn observe(&mut self, counts: &LossCounts, now: Instant) {
         let lost = counts.lost_packets.saturating_sub(counts.spurious_losses);
-        // The difference falls when a loss proves spurious later. The total must not.
+        // The difference falls when a loss later proves spurious, but the total must never fall.
         let total = Window { sent: counts.sent_packets, lost: lost.max(self.seen.lost) };
         if now.saturating_duration_since(*self.began.get_or_insert(now)) >= WINDOW {
             self.began = Some(now);

@@ -4,15 +4,15 @@
 use std::time::{Duration, Instant};
 
 /// A flow that sends this much within a window, which is 10 Mbit/s, is bulk.
-// A lane for bulk flows halves the median round trip under load. It costs eight flows 7 % of their throughput, and
-// small packets a tenth (bench/LOG.md, "Two lanes in the TUN, kept").
+// A lane for bulk flows halves the median round trip under load. The lane costs eight flows 7 % of their throughput, and small
+// packets a tenth (bench/LOG.md, "Two lanes in the TUN, kept").
 const BULK_BYTES: u32 = 128 * 1024;
 const WINDOW: Duration = Duration::from_millis(100);
 /// A flow stays bulk for this many windows after it has slowed down, so that flows seldom change lanes.
 // Each change may reorder the flow: packets on the new lane overtake packets that still wait in the old one.
 const STAYS: u8 = 10;
-/// Flows are counted in buckets by their hash. Beside a thousand bulk flows, one ping in five shares a bucket with one
-/// of them.
+/// Number of buckets. A flow's bytes are counted in the bucket that its hash selects. With a thousand bulk flows, one ping in five
+/// shares a bucket with one of them.
 const PLACES: usize = 4_096;
 
 /// Bytes that the flows of each bucket sent in this window.
@@ -56,7 +56,7 @@ impl BulkFlows {
     /// Ends the window, and all windows that have passed since.
     fn end_window(&mut self, now: Instant) {
         let late = now.saturating_duration_since(self.window_end);
-        // After more windows than a `u8` holds, no flow is bulk any more, as after `STAYS` windows.
+        // If more windows have passed than a `u8` holds, no flow is bulk any more, so `STAYS` has the same effect.
         let windows = u8::try_from(1 + late.as_millis() / WINDOW.as_millis()).unwrap_or(STAYS);
         self.window_end = now + WINDOW;
         self.has_bulk = false;

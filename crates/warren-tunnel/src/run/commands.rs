@@ -50,7 +50,7 @@ impl Worker {
                     Some(Device { queue, bulk_flows, forwarding, failed_reads: 0, buffer, coalescer });
             }
             Command::Snapshot(answer) => self.snapshots.ask(answer),
-            // The asker may have gone away meanwhile. Then the answer is not needed.
+            // If the asker has gone away meanwhile, the answer is not needed.
             Command::ThreadCache(answer) => drop(answer.send(ThreadCache::take())),
             #[cfg(debug_assertions)]
             Command::Panic => panic!("a test asked for this panic"),
@@ -71,7 +71,7 @@ impl Worker {
                 // A connection that cannot take control data is closing; its Closed event tells the control plane.
                 let _ = self.endpoint.send_control(connection, &data);
             }
-            // A peer of another protocol cannot be told why.
+            // WireGuard has no message that tells the peer why.
             ConnectionCommand::Close { connection, .. } if connection.is_of_other_protocol() => {
                 self.detach_peer(connection);
             }
@@ -138,7 +138,7 @@ impl Worker {
     }
 
     fn attach(&mut self, session: SessionId, connection: ConnectionId, index: u32) {
-        // The connection belongs to another worker: this worker hands over the packets that it reads for it.
+        // The connection belongs to another worker: this worker hands over the packets that it reads for that connection.
         if connection.worker() != self.number() {
             if self.sessions.attach(session, index, Place::There(connection)) {
                 self.elsewhere.insert(connection, session);
@@ -215,7 +215,7 @@ impl Worker {
         self.clients.end(session);
     }
 
-    /// The worker's number among its siblings.
+    /// The worker's number, counted from 0.
     fn number(&self) -> usize {
         usize::from(self.tuning.settings.worker.index())
     }

@@ -81,7 +81,7 @@ impl Worker {
 
     /// Runs the postponed repairs.
     pub(super) fn run_repairs(&mut self, now: Instant) {
-        // This comes first, because new due times count from here.
+        // This time is set first, because new due times are computed from it.
         self.last_repairs = now;
         self.repair_due = None;
         let mut slots = std::mem::take(&mut self.repairs);
@@ -151,7 +151,7 @@ impl Worker {
             self.sessions.detach(session, Place::Here(slot));
             self.keep_traffic(session, &pump.traffic);
         }
-        // The final figures of a closed connection are there until the next poll.
+        // The final figures of a closed connection are available until the next poll.
         if let Some(quic) = self.endpoint.stats(connection) {
             self.past.add(&quic, &pump.repair_snapshot());
         }
@@ -228,7 +228,8 @@ impl Worker {
         self.write_to_device();
     }
 
-    /// Handles the datagrams that the connection no longer holds for order. Drops them if it has lost its session meanwhile.
+    /// Handles the datagrams that the connection no longer holds for order. Drops them if the connection has lost its session
+    /// meanwhile.
     fn settle_released(&mut self, slot: usize, now: Instant) {
         let pump = self.pumps.get(slot);
         let session = pump.and_then(|pump| session_of(pump, self.device.as_ref(), &self.sessions));
@@ -355,7 +356,7 @@ impl Worker {
 fn session_of(pump: &Pump, device: Option<&Device>, sessions: &Sessions) -> Option<SessionId> {
     let is_client = || device.is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
     let attached = pump.attached.map(|(session, _)| session);
-    // Otherwise, at an exit with one session left, a detached connection would deliver the datagrams that it holds as if they
-    // were that session's.
+    // Only at a client: at an exit with one session left, a detached connection would deliver the datagrams that it holds as if
+    // they were that session's.
     attached.or_else(|| sessions.only().filter(|_| is_client()))
 }

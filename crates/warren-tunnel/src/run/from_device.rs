@@ -1,5 +1,5 @@
-//! From the TUN to the carrier: each read brings a super-packet, which is cut and queued on its flow's connection, or handed over to the
-//! worker that has the connection.
+//! From the TUN to the carrier: each read brings a super-packet, which is segmented and queued on its flow's connection, or handed
+//! over to the worker that has the connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -42,9 +42,9 @@ const FAILED_READS: u32 = 16;
 const BATCHES_PER_TURN: usize = 16;
 
 impl Worker {
-    /// Reads the TUN; true when there may be more to read.
+    /// Reads the TUN. Returns true if there may be more to read.
     pub(super) fn take_device(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        // Each read brings up to 64 KiB with offload and one packet without.
+        // Each read returns up to 64 KiB with offload, and one packet without offload.
         for _ in 0..self.tuning.tun_batches.get() {
             if self.is_held_back(now) {
                 return false;
@@ -131,9 +131,9 @@ impl Worker {
         pump.is_some_and(|pump| !pump.blocked && pump.queue_bytes() >= ENOUGH)
     }
 
-    /// Handles the packet or super-packet of one read. Returns the pump that has it now.
+    /// Handles the packet or super-packet of one read. Returns the pump that has the packet now.
     fn take_read(&mut self, header: VirtioNetHeader, range: Range<usize>, now: Instant) -> Option<usize> {
-        // The buffer is taken out so that the packet can be borrowed beside everything else.
+        // The buffer is taken out so that the packet can be borrowed while `self` is changed.
         let mut buffer = std::mem::take(&mut self.device.as_mut()?.buffer);
         let super_packet = buffer.get_mut(range);
         let slot =
@@ -210,7 +210,7 @@ impl Worker {
         }
         // The pump always exists, because a pump that is removed leaves its session first.
         let Some(pump) = self.pumps.get_mut(slot) else { return Ok(None) };
-        // A small super-packet fits into every datagram, so the connection's size need not be looked up.
+        // A small super-packet fits into every datagram, so the connection's datagram size need not be looked up.
         let may_be_cut = is_syn || super_packet.len() > usize::from(MINIMUM_MTU) - QUIC_OVERHEAD;
         let largest_whole = may_be_cut.then(|| pump.largest_whole_packet(&self.endpoint, now)).flatten();
         if let Some(largest) = largest_whole.filter(|_| is_syn) {
@@ -336,7 +336,7 @@ fn count_refused(
     drops: &mut Drops,
 ) -> u64 {
     let mut packets = 0_u64;
-    // Cut only to be counted: a drop counts as many packets as would have been sent.
+    // Segmented only for the count: a drop counts as many packets as would have been sent.
     let cut = segment(header, super_packet, &mut |_| packets += 1);
     let packets = if cut.is_ok() { packets.max(1) } else { packets + 1 };
     totals.tun_read_packets += packets;

@@ -23,7 +23,7 @@ const FREQUENT: Duration = Duration::from_micros(400);
 // worker that rests where large packets come often").
 const LARGE: u64 = 600;
 
-/// The worker's counters and the time when it last ran out of work.
+/// The time when the worker last ran out of work, and its counters at that time.
 pub(super) struct Rest {
     ended: Instant,
     /// The length of the rest that followed.

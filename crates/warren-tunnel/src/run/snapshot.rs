@@ -1,8 +1,7 @@
 //! Answers the control plane's requests for every counter. Each turn reads a few connections and clients.
 //!
-//! Meanwhile, counts may move from a connection to the sums of past connections. They are then moved in the
-//! unfinished snapshot too, so that nothing is counted twice or left out. A client's sum is never smaller than in an
-//! earlier snapshot.
+//! While a snapshot is unfinished, counts may move from a connection to the sums of past connections. They are then moved in the
+//! snapshot too, so that nothing is counted twice or left out. A client's sum is never smaller than in an earlier snapshot.
 
 use warren_quic::driver::SocketStats;
 use warren_session::exit::SessionId;
@@ -38,7 +37,7 @@ impl Worker {
         if is_complete && let Some(answer) = self.snapshots.asked.pop_front() {
             let connections = std::mem::take(&mut self.snapshots.connections);
             let clients = std::mem::take(&mut self.snapshots.clients);
-            // The asker may have gone away meanwhile. Then the answer is not needed.
+            // If the asker has gone away meanwhile, the answer is not needed.
             drop(answer.send(WorkerSnapshot { connections, clients, rest: self.rest_of_snapshot() }));
         }
         !self.snapshots.asked.is_empty()
@@ -179,7 +178,7 @@ mod tests {
         worker.snapshots.ask(answer);
         assert!(worker.take_snapshot(), "one turn does not read them all");
 
-        // The first of each pair was read, the other was not.
+        // Of each pair, the unfinished snapshot already contains the first, but not the second.
         let last = CONNECTIONS as u64 - 1;
         for number in [0, last] {
             worker.carry_out_shared(SharedCommand::Detach { connection: ConnectionId(number) });

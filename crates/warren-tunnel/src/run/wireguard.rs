@@ -26,8 +26,7 @@ use crate::forward::Place;
 use crate::message::Report;
 use crate::wireguard::{Member, Members, WireGuard, drop_reason};
 
-/// Room for every message that is not a packet. The first message of a handshake is the longest (section 5.4.2 of the
-/// WireGuard paper).
+/// The longest message that carries no packet: the first message of a handshake (section 5.4.2 of the WireGuard paper).
 const LONGEST_ANSWER: usize = 148;
 
 impl Worker {
@@ -121,7 +120,7 @@ impl Worker {
     ) -> Result<(), DropReason> {
         let view = self.admit(session, &packet, now).map_err(|reason| of_own_link(reason, &packet))?;
         if is_syn(&view) {
-            // The peer's packets must pass the TUN on their way back. A client's own MTU may be larger.
+            // The flow's packets to the peer must fit through the TUN, and the client's own MTU may be larger than the TUN's.
             clamp_mss(&mut packet, false, mtu.into());
         }
         let Some(device) = &mut self.device else { return Err(DropReason::NotAttached) };
@@ -152,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// Removes a member from its session, and drops the packets that it holds for the next one.
+    /// Removes a member from its session, and drops the packets that the member holds for its next session.
     fn leave_session_of(&mut self, peer: usize, member: &mut Member) {
         for _ in member.take_held() {
             self.refuse(DropReason::NotAttached);
@@ -214,10 +213,10 @@ impl Worker {
         self.wireguard = Some(wireguard);
     }
 
-    /// Encrypts the packets of a super-packet for a peer. They leave with the turn's last send, or before.
+    /// Encrypts the packets of a super-packet for a peer. They are sent at the end of the turn or earlier.
     ///
     /// # Errors
-    /// The reason to count each packet under, when none was counted yet.
+    /// The reason under which to count each packet. None of them was counted yet.
     pub(super) fn queue_for_peer(
         wireguard: Option<&mut WireGuard>,
         peer: usize,
@@ -237,7 +236,7 @@ impl Worker {
             }
             plain.clear();
             packet.parts().into_iter().for_each(|part| plain.extend_from_slice(part));
-            // No kernel completes a checksum that arrives by WireGuard.
+            // The checksum must be completed here, because WireGuard clients expect packets with complete checksums.
             if packet.flags().partial_checksum()
                 && let Err(reason) = receive::complete(&mut plain)
             {
@@ -265,9 +264,9 @@ impl Worker {
     }
 }
 
-/// The reason to count for a packet whose source is not the client's address. The client's system sends link-local
-/// traffic on every link, so also into the tunnel. Its source is a link-local address, or the unspecified address until
-/// the system has another one. The exit drops these packets. Warren's own clients send none.
+/// The reason to count for a packet whose source is not the client's address. The client's system sends link-local traffic on every
+/// link, so also into the tunnel. The source of this traffic is a link-local address, or the unspecified address until the system
+/// has another one. The exit drops these packets. Warren's own clients send none.
 fn of_own_link(reason: DropReason, packet: &[u8]) -> DropReason {
     let is_of_link = |source| match source {
         IpAddr::V4(source) => source.is_link_local() || source.is_unspecified(),
@@ -293,8 +292,8 @@ fn count_lost(totals: &mut Totals, drops: &mut Drops, reason: DropReason, packet
     drops.to_carrier.add_many(reason, packets);
 }
 
-/// Sends a message of the WireGuard protocol itself. If there is no room for it, the peer repeats its message, or the peer's
-/// timers repeat this one.
+/// Sends a message of the WireGuard protocol itself. If the socket has no room, the message is lost. Then the peer repeats its own
+/// message, or the timers for this peer repeat this one.
 fn send(sockets: &mut [PlainSocket], path: Path, message: &[u8]) {
     if let Some(socket) = sockets.get_mut(path.socket) {
         socket.send(path.remote, path.local, message, message.len());

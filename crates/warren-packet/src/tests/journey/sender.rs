@@ -37,7 +37,7 @@ struct Flow {
     acknowledged: u32,
     identification: u16,
     ttl: u8,
-    /// Payload bytes of its segments.
+    /// Payload bytes of the flow's segments.
     step: usize,
 }
 

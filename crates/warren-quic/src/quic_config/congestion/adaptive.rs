@@ -2,13 +2,13 @@
 //!
 //! Random loss never shrinks the window, because the inner flows react to it themselves. A queue at the bottleneck does shrink it.
 //! When the round-trip time of whole rounds rises, the window shrinks to the bytes that the path holds without a queue. Packets
-//! then wait in the tunnel's own queue, where flows are kept apart. A queue belongs to another flow if it stays although this
-//! connection sends less, or if the rate is much lower than at earlier queues. The window then returns to its size before the
-//! test, and grows by a twentieth a round trip until the queue overflows. From then on, CUBIC (RFC 9438) competes for a fair
-//! share, and losses count while the queue is full. CUBIC also answers losses that come only while the queue is near its longest.
-//! Afterwards, the window grows slowly for a while, so that a rival that has lost packets gets its share again. Losses always
-//! count if the path loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Such a queue
-//! shows nothing about other flows, so CUBIC answers the marks.
+//! then wait in the tunnel's own queue, which separates the inner flows. A queue belongs to another flow if it stays although this
+//! connection sends less, or if the rate is much lower than at earlier queues. The window then returns to its size before the test,
+//! and grows by a twentieth a round trip until the queue overflows. From then on, CUBIC (RFC 9438) competes for a fair share, and
+//! losses count while the queue is full. CUBIC also answers losses that come only while the queue is near its longest. Afterwards,
+//! the window grows slowly for a while, so that a rival that has lost packets gets its share again. Losses always count if the path
+//! loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Such a queue shows nothing about
+//! other flows, so CUBIC answers the marks.
 
 use std::{
     any::Any,
@@ -46,12 +46,13 @@ const MIN_PACKETS: u64 = 4;
 /// The first window, in packets. The pacer spreads them over a round trip. The window is large, because a drop in the tunnel's
 /// own queue during an inner flow's slow start costs that flow seconds on a long path.
 const INITIAL_PACKETS: u64 = 128;
-/// A cut leaves at least this share of the used part of the window.
+/// When the window is reduced, at least this share of its used part is left.
 const CUT: f64 = 0.85;
 /// Growth per round as a share of the window: a 32nd at first, an eighth at most.
 const FIRST_GROWTH_SHARE: u64 = 32;
 const GROWTH_SHARE: u64 = 8;
-/// The first growth while others recover, as a share of the window, and the share of itself by which it grows per round.
+/// Growth while rivals recover: the first step, as a share of the window, and the share of itself by which the step grows per
+/// round.
 const SLOW_GROWTH_SHARE: u64 = 512;
 const SLOW_ACCELERATION: u64 = 128;
 /// The window stops growing at this many times the bytes that a round delivers.
@@ -63,7 +64,7 @@ const SMALLER: f64 = 0.95;
 const ROUNDS_BEFORE_VERDICT: u32 = 3;
 /// Share of the learnt jitter that is left after a round.
 const JITTER_LEFT: f64 = 0.9995;
-/// Rounds with a small window after which the controller decides whether its own packets cause the loss. The first of them
+/// Rounds with a small window after which the controller decides whether its own packets cause the loss. The first of these rounds
 /// acknowledges packets that left before the window shrank.
 const DRAIN_ROUNDS: u32 = 3;
 /// If all of the queue were this connection's, a smaller window would shorten the round-trip time by a known amount. The queue
@@ -93,15 +94,15 @@ pub(super) struct Adaptive {
     usual_loss: UsualLoss,
     /// Rounds in a row that lost much more than usual.
     lossy_rounds: u32,
-    /// The window at the latest queue or overflow.
+    /// The window when a queue or an overflow was last seen.
     limit: u64,
     rivals: Rivals,
-    /// The last window of slow start or of a competition, while it is not known whose queue followed.
+    /// The last window of slow start or of a competition. `None` once it is known whose queue followed.
     unjudged: Option<u64>,
     /// Remaining rounds whose packets slow start has sent. They say nothing about the window after slow
     /// start.
     overshot_rounds: u32,
-    /// When the window was last cut. Losses of packets that left earlier belong to that cut.
+    /// When the window was last reduced. Losses of packets that were sent earlier do not reduce it again.
     last_cut: Option<Instant>,
 }
 
@@ -126,7 +127,7 @@ enum Phase {
         left: u32,
         /// The window to return to.
         before: u64,
-        /// Packets delivered and lost since the first of these rounds.
+        /// Packets delivered and lost in these rounds, except the first.
         delivered: u64,
         lost: u64,
     },
@@ -180,7 +181,7 @@ impl Adaptive {
         }
     }
 
-    /// A controller for a new path, which begins with this one's window.
+    /// Makes a controller for a new path. It starts with this controller's window and knows nothing else.
     pub(super) fn copy(&self) -> Self {
         Self { window: self.window, ..Self::new(self.datagram_size()) }
     }
@@ -213,7 +214,8 @@ impl Adaptive {
         MIN_QUEUE.max(self.base() / QUEUE_SHARE).max(self.jitter)
     }
 
-    /// The queueing delay of a round-trip time; none while the base is not known.
+    /// Returns the part of a round-trip time that packets spent in a queue. Zero while the round-trip time without a queue is not
+    /// known.
     fn queue_of(&self, rtt: Duration) -> Duration {
         self.base.get().map_or(Duration::ZERO, |base| rtt.saturating_sub(base))
     }
@@ -280,8 +282,8 @@ impl Adaptive {
         }
     }
 
-    /// Ends slow start at a queue. The window becomes what the path carries, because the queue shows only after a round trip, in
-    /// which the window has doubled.
+    /// Ends slow start at a queue. The window is set to what the path carries. The window of slow start is too large, because a
+    /// queue shows only after a round trip, in which the window has doubled.
     fn end_slow_start(&mut self, now: Instant) {
         self.overshot_rounds = OVERSHOT_ROUNDS;
         let carried = self.rounds.carried_lately_in(self.base() + self.allowed_queue() / 2);
@@ -392,7 +394,8 @@ impl Adaptive {
             let window = self.window.max(competition.before());
             self.bound(now, window);
         } else if competition.is_over(now) {
-            // Time to check again. If the rival is still there, the next rounds find its queue again.
+            // It is time to check again whether there is a rival. If the rival is still there, the next rounds find its queue
+            // again.
             let window = self.window;
             self.limit = window;
             self.unjudged = Some(window);
@@ -423,7 +426,7 @@ impl Adaptive {
         self.bound(now, window);
     }
 
-    /// About how much of the window a round used.
+    /// Returns about how many bytes of the window a round used.
     fn used(&self, round: &Round) -> u64 {
         self.window.min(round.in_flight.max(self.filled_path()))
     }
@@ -449,7 +452,7 @@ impl Adaptive {
         self.phase = Phase::Draining { loss, left: DRAIN_ROUNDS, before, delivered: 0, lost: 0 };
     }
 
-    /// Competes from `window` on. The window grows until the first loss if the rival is a new one.
+    /// Starts to compete, with this window. If the rival is a new one, the window grows until the first loss.
     fn compete(&mut self, now: Instant, window: u64, cause: Cause) {
         let is_new = cause == Cause::Rival && self.rivals.is_new(now);
         let until = self.rivals.compete(now);
@@ -572,7 +575,7 @@ impl Controller for Adaptive {
         let is_unusual = self.usual_loss.is_unusual(delivered, lost);
         let overflows =
             self.may_be_full() && (is_unusual || self.full_queue.overflows(self.usual_loss.burst()));
-        // A packet that left before the last cut belongs to the event that caused that cut.
+        // The loss of a packet that left before the last reduction belongs to the event that caused that reduction.
         let is_recent = self.last_cut.is_none_or(|cut| sent > cut);
         let mtu = self.datagram_size();
         match &mut self.phase {

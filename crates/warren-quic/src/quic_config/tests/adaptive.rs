@@ -71,7 +71,7 @@ fn random_loss_does_not_throttle() {
 
 #[test]
 fn bursts_of_loss_do_not_throttle() {
-    // Each run has other random losses. With bursts of ten, one run in a hundred used only 0.47 of the link.
+    // The random losses differ from run to run. With bursts of ten, one run in a hundred used only 0.47 of the link.
     for (burst, least) in [(4, 0.85), (10, 0.4)] {
         let mut world = connected(Congestion::Adaptive);
         world.bottleneck = Some(Bottleneck { rate: RATE, queue: Duration::from_millis(30) });

@@ -19,14 +19,14 @@ const MS: Duration = Duration::from_millis(1);
 
 /// The results of a client that offers more than the link carries.
 struct Outcome {
-    /// Share of the link that its packets used.
+    /// Share of the link that the client's packets used.
     share: f64,
     /// The longest smoothed round-trip time.
     longest_rtt: Duration,
     /// Packets that the full queue dropped.
     overflowed: u64,
     states: Vec<ControllerState>,
-    /// Cuts of the window by more than a tenth that come within a round trip after the previous one.
+    /// Cuts of the window by more than a tenth that come within a round trip after the previous such cut.
     hasty_cuts: u32,
 }
 
@@ -130,7 +130,7 @@ fn a_path_that_drops_what_supports_ecn_carries_a_connection() {
     let start = world.now;
     world.run_until("both sides connect", Duration::from_secs(9), Some(&[100]), World::are_connected);
     let took = world.now - start;
-    // The control.
+    // The control: a path that leaves marks alone.
     let mut world = beginning(Congestion::Adaptive, EcnPath::Keeps);
     let start = world.now;
     world.run_until("both sides connect", Duration::from_secs(9), Some(&[100]), World::are_connected);

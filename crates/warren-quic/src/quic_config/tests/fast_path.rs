@@ -27,7 +27,7 @@ enum Fate {
     Twice,
     /// One byte of the packet is changed. The number is the byte's position in 256ths of the packet's length.
     Forged(u8),
-    /// It arrives after the next packet.
+    /// The packet arrives after the next one.
     Late,
 }
 
@@ -70,8 +70,7 @@ proptest! {
         }
         pair.settle();
         prop_assert!(!pair.is_lost, "the connection ended");
-        // The general path handles only the packets that the fast path gives back: forged ones, and those with
-        // other frames.
+        // The general path handles only the packets that the fast path returns: forged ones, and those with other frames.
         prop_assert!(pair.short > 0);
         let mut delivered = pair.delivered.clone();
         delivered.sort();

@@ -8,8 +8,8 @@ use super::{
     world::{CLIENT, EXIT},
 };
 
-/// The client answers the first part with an acknowledgement in a Handshake packet, and then drops its Initial keys. It gets
-/// its 1-RTT keys from the rest, before any packet of its own is under way.
+/// The client answers the first part of the exit's flight with an acknowledgement in a Handshake packet, and then drops its Initial
+/// keys. The rest of the flight gives the client its 1-RTT keys, while none of its own packets is in flight.
 #[test]
 fn probe_that_is_due_when_the_last_flight_comes_has_keys() {
     let mut parts = 1;

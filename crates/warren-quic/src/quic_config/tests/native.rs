@@ -58,7 +58,7 @@ impl Native {
         if room >= AT_ONCE || self.in_flight.len() < AT_ONCE { room } else { 0 }
     }
 
-    /// Records a packet, which is acknowledged at this time, or lost.
+    /// Records a sent packet. `acknowledged` is when its acknowledgement arrives; `None` if the packet is lost.
     pub(super) fn sent(&mut self, now: Instant, acknowledged: Option<Instant>) {
         if self.in_flight.is_empty() {
             self.heard = now;
@@ -88,7 +88,7 @@ impl Native {
             self.delivered += 1;
             self.notice_delay(now - sent);
             self.grow(now);
-            // Three later acknowledgements make a loss.
+            // A packet is lost once a packet sent three later is acknowledged.
             while self.in_flight.front().is_some_and(|&(lost, _, at)| at.is_none() && lost + 3 <= number) {
                 let (lost, ..) = self.in_flight.pop_front().unwrap();
                 if lost >= self.recovers_at {
@@ -114,7 +114,8 @@ impl Native {
         self.has_lost = true;
     }
 
-    /// Ends slow start as HyStart does (RFC 9406), when the shortest of a few round-trip times is longer than it was.
+    /// Ends slow start as HyStart does (RFC 9406), when the shortest of the last few round-trip times is clearly longer than the
+    /// shortest of all.
     fn notice_delay(&mut self, rtt: Duration) {
         self.base = self.base.min(rtt);
         self.recent.rotate_right(1);
@@ -135,10 +136,10 @@ impl Native {
         let time = (now - epoch + self.rtt).as_secs_f64();
         let inflection = (self.largest * (1.0 - CUBIC_CUT) / CUBIC_GROWTH).cbrt();
         let cubic = CUBIC_GROWTH * (time - inflection).powi(3) + self.largest;
-        // RFC 9438 section 4.3: never less than Reno would have.
+        // RFC 9438 section 4.3: the window is never smaller than Reno's would be.
         let reno = self.threshold + 0.529 * (now - epoch).as_secs_f64() / self.rtt.as_secs_f64();
         let target = cubic.max(reno).clamp(self.window, self.window * 1.5);
-        // Until its first loss, Linux grows by at least a twentieth per round trip.
+        // Until its first loss, Linux's CUBIC grows the window by at least a twentieth per round trip.
         let least = if self.has_lost { 0.0 } else { 0.05 };
         self.window += ((target - self.window) / self.window).max(least);
     }

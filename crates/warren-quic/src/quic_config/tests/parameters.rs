@@ -170,7 +170,8 @@ fn chosen_parameters_reach_the_peer() {
     }
 }
 
-/// A closed connection is kept for three probe timeouts (RFC 9000 section 10.2). The peer's longest delay is a part of each.
+/// A closed connection is kept for three probe timeouts (RFC 9000 section 10.2). A probe timeout includes the peer's
+/// `max_ack_delay`.
 #[test]
 fn a_closed_connection_is_gone_in_seconds_however_slowly_its_peer_acknowledges() {
     let mut world = world(CLIENT, slow_to_acknowledge().last().unwrap());

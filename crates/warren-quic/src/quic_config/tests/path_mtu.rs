@@ -29,7 +29,7 @@ fn without_confirmation_loss_is_taken_for_a_black_hole() {
     upstream.upper_bound(ETHERNET_MTU).minimum_change(MTU_MINIMUM_CHANGE);
     let mut world = World::connected_with(&settings(), Some(&upstream));
     world.loss_per_mille = 130;
-    // Most runs see one within 20 s. A test cannot seed noq's random numbers.
+    // Most runs of 20 s see a black hole. A test cannot seed noq's random numbers, so the test makes up to 15 such runs.
     let is_taken = (0..15).any(|_| {
         world.run(Duration::from_secs(20), Some(&MIXED));
         world.black_holes(CLIENT) + world.black_holes(EXIT) > 0
@@ -63,7 +63,7 @@ fn a_path_that_shrinks_under_traffic_is_known_within_seconds_and_grows_again() {
         world.run(Duration::from_secs(2), Some(&MIXED));
         world.loss_per_mille = loss;
         world.limit = limit;
-        // On a path with random loss, the loss of a large packet says less.
+        // On a path with random loss, the loss of a large packet says less about the MTU.
         let within = Duration::from_secs(if loss == 0 { 6 } else { 20 });
         world.run_until("the shrunken path is known", within, Some(&MIXED), |world| {
             (limit - 30..=limit).contains(&world.mtu(CLIENT))

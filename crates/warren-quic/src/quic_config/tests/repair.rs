@@ -11,7 +11,7 @@ use proptest::{collection::vec, prelude::*};
 use super::world::{CLIENT, EXIT, FULL, World, settings};
 use crate::settings::{Congestion, TransportSettings};
 
-/// The round-trip time of the worlds here.
+/// The round-trip time in these tests.
 const RTT: Duration = Duration::from_millis(30);
 /// The time that the acknowledgement of a packet may take beyond the round trip.
 const ACK_DELAY: Duration = Duration::from_millis(6);
@@ -89,7 +89,7 @@ impl Repair {
         }
     }
 
-    /// Loses everything that is sent meanwhile.
+    /// Loses everything that is sent while `meanwhile` runs.
     fn lose(&mut self, mut meanwhile: impl FnMut(&mut Self)) {
         let before = std::mem::replace(&mut self.world.loss_per_mille, 1_000);
         meanwhile(self);
@@ -180,8 +180,7 @@ fn loss_probe_hands_out_the_two_oldest() {
             repair.step(end);
         }
     });
-    // These two came back although no acknowledgement has shown a loss yet, because the probe is about to
-    // leave.
+    // These two datagrams came back before any acknowledgement has shown a loss, because the loss probe is about to be sent.
     assert_eq!(repair.contexts(), [0, 1]);
     assert!(repair.returned[0].1 < 2 * RTT, "{:?}", repair.returned[0].1);
     assert_eq!(repair.path().lost_packets, 0);
@@ -208,7 +207,7 @@ fn datagram_that_a_probe_handed_out_is_not_returned_again() {
 #[test]
 fn oldest_are_forgotten_first_beyond_the_limit() {
     let mut repair = Repair::new();
-    // Room for ten and their entries, but not for eleven.
+    // Room for ten datagrams and their entries, but not for eleven.
     repair.world.quic(CLIENT).datagrams().set_kept_limit(10 * (FULL + 128));
     let sent = repair.send_all([FULL; 30]);
     repair.lose(|repair| repair.run(Duration::from_millis(1)));

@@ -28,7 +28,7 @@ pub(super) const ADDRESSES: [([u8; 4], u16); 2] = [([192, 0, 2, 1], 1_000), ([19
 /// Bytes of the datagram that carries a full packet of the default TUN MTU.
 pub(super) const FULL: usize = 1_381;
 
-/// Packets of every size, the largest of them rare, as many flows make them.
+/// The packet sizes of a mix of many flows. The largest size is rare.
 pub(super) const MIXED: [usize; 16] =
     [60, 1_250, 300, 90, 1_290, 60, 1_260, 800, 60, 1_230, 1_381, 60, 1_300, 60, 1_220, 1_240];
 
@@ -48,7 +48,7 @@ pub(super) struct World {
     pub(super) loss_burst: u64,
     /// How many packets of the present burst are still to be lost.
     burst_left: u64,
-    /// The path's capacity each way. Without it, the path is as fast as its senders.
+    /// The path's capacity in each direction. Without it, the path is as fast as its senders.
     pub(super) bottleneck: Option<Bottleneck>,
     /// Packets that were dropped by a full queue.
     pub(super) overflowed: u64,
@@ -60,7 +60,7 @@ pub(super) struct World {
     pub(super) ecn: EcnPath,
     /// When the bottleneck will have sent all packets that it has from each side.
     free: [Instant; 2],
-    /// How many of a thousand arrive later than others, and by how much.
+    /// How many of a thousand packets arrive late, and by how much.
     pub(super) late_per_mille: u64,
     pub(super) late_by: Duration,
     /// The largest difference between the travel times of two packets, as on Wi-Fi. The path keeps the order.
@@ -76,7 +76,7 @@ pub(super) struct World {
     pub(super) strays: bool,
     /// Datagrams from the exit that were longer than the path carries.
     pub(super) too_long: u64,
-    /// Whether the client continues to send, no matter how long it has received nothing.
+    /// Whether the client receives nothing and its timers do not run, so that it acknowledges nothing and never gives up.
     pub(super) is_deaf: bool,
     /// UDP datagrams that were sent, and those of them with an ECN mark.
     pub(super) sent: u64,
@@ -104,7 +104,7 @@ pub(super) enum EcnPath {
     Clears,
     /// Turns ECT(0) into ECT(1).
     Swaps,
-    /// Marks all as congested.
+    /// Marks every packet as congested (CE).
     MarksAll,
     Drops,
 }
@@ -115,7 +115,7 @@ struct Underway {
     arrival: Instant,
     number: u64,
     to: usize,
-    /// The ECN bits of its IP header.
+    /// The ECN bits of the datagram's IP header.
     mark: u8,
     strays: bool,
     content: Vec<u8>,
@@ -169,14 +169,14 @@ impl Configs {
     }
 }
 
-/// TLS of a client and an exit that know each other.
+/// The TLS configurations of a client and of the exit whose key the client pins.
 pub(super) fn keyed() -> (rustls::ClientConfig, rustls::ServerConfig) {
     let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
     let client = tls::client(&client_key, &[exit_key.public()], tls::PresentedKey::default(), None).unwrap();
     (client, tls::exit(&exit_key).unwrap())
 }
 
-/// As large as the slabs of Warren's driver.
+/// Size of the receive buffer in bytes, like the slabs of Warren's driver.
 const BUFFER: usize = 64 * 1024;
 
 pub(super) const DELAY: Duration = Duration::from_millis(10);
@@ -313,7 +313,7 @@ impl World {
         &mut self.sides[side].connection.as_mut().unwrap().1
     }
 
-    /// The datagrams that a side was given since the last call. Those before the first call are not recorded.
+    /// The datagrams that a side has received since the last call. Datagrams before the first call are not recorded.
     pub(super) fn heard(&mut self, side: usize) -> Vec<Bytes> {
         self.sides[side].heard.replace(Vec::new()).unwrap_or_default()
     }
@@ -409,8 +409,8 @@ impl World {
         }
     }
 
-    /// How much later than others a datagram that leaves now arrives. The delay moves in straight lines between random points,
-    /// which are twice the jitter apart.
+    /// Returns the extra delay of a datagram that leaves at `leaves`. The delay changes linearly between random values, one for
+    /// each interval of twice the jitter.
     #[expect(clippy::cast_possible_truncation, reason = "worlds live for minutes")]
     fn jittered(&mut self, from: usize, leaves: Instant) -> Duration {
         if self.jitter.is_zero() {
@@ -428,7 +428,7 @@ impl World {
         arrival - leaves
     }
 
-    /// How long a datagram waits at the bottleneck, and when it leaves it; `None` if its queue is full.
+    /// Returns how long a datagram waits at the bottleneck and when it leaves the bottleneck; `None` if the queue is full.
     fn pass_bottleneck(&mut self, from: usize, length: usize) -> Option<(Duration, Instant)> {
         let Some(Bottleneck { rate, queue }) = self.bottleneck else {
             return Some((Duration::ZERO, self.now));
@@ -481,7 +481,7 @@ impl World {
         self.sides[to].settle();
     }
 
-    /// Whether the path loses the next packet, and with it those that follow in its burst.
+    /// Whether the path loses the next packet. A loss outside of a burst begins a new burst.
     fn loses(&mut self) -> bool {
         if self.burst_left > 0 {
             self.burst_left -= 1;

@@ -79,7 +79,7 @@ fn an_exit_lets_nobody_resume_nor_send_before_the_handshake() {
 
 /// A ClientHello taken apart (RFC 8446 section 4.1.2).
 struct Hello {
-    /// The record that carries it.
+    /// The TLS record that contains the hello.
     bytes: Vec<u8>,
     ciphers: Vec<u16>,
     /// Each extension: its number, its content, and where the content begins in `bytes`.

@@ -6,8 +6,8 @@ use crate::{
     planted::{Bug, is_planted},
 };
 
-/// Maximum number of events that one delivery adds: `Connected`, `Control`, `Writable`, `Answers`, `Control` for the rest, and
-/// `Closed`.
+/// Maximum number of events that one delivery adds: `Connected`, `Control`, `Writable`, `Answers`, `Control` for the bytes that
+/// remain, and `Closed`.
 pub(in super::super) const MAX_EVENTS: usize = 6;
 
 /// What remains after a delivery.
@@ -32,11 +32,11 @@ impl WarrenConnection {
         if self.is_over() {
             return Left::Nothing;
         }
-        // Delivered before the datagrams, because the caller prepares for them when it sees `Connected`.
+        // Events come before datagrams, because the caller prepares for datagrams when it sees `Connected`.
         self.deliver_events(&mut inbox.events);
         // Lost datagrams come next, so that received ones that keep filling the inbox do not delay sending lost ones again.
         let has_delivered_lost = !self.news.lost || self.deliver_lost(inbox);
-        // The end comes after all datagrams, so datagrams that do not fit put it off.
+        // The end comes after all datagrams, so it waits if some datagrams do not fit.
         if self.news.datagrams && !self.deliver_datagrams(inbox) {
             return Left::More;
         }
@@ -122,7 +122,7 @@ impl WarrenConnection {
         } else if was_open || self.presented.is_some() {
             events.push(Event::Closed { connection, reason });
         } else {
-            // The exit has not reported this connection to its user yet.
+            // The exit has not reported this connection to the caller, so it does not report the end either.
             tracing::debug!(%connection, %reason, "a handshake failed");
         }
         self.state = State::Over(was_open.then(|| Box::new(self.read_stats(true))));

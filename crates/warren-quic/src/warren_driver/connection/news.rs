@@ -1,8 +1,8 @@
-//! What happened to a connection and has not been delivered yet.
+//! What has happened to a connection and was not reported to the caller yet.
 
 use crate::{boundary::CloseReason, key::PublicKey};
 
-/// News that wait for the next delivery.
+/// News that waits for the next delivery.
 #[derive(Debug, Default)]
 pub(super) struct News {
     pub(super) connected: Option<PublicKey>,
@@ -10,7 +10,7 @@ pub(super) struct News {
     pub(super) answers: Option<bool>,
     /// Whether datagrams lie in QUIC's receive buffer.
     pub(super) datagrams: bool,
-    /// Whether kept datagrams were lost, which QUIC can return.
+    /// Whether kept datagrams were lost, so that QUIC can return them.
     pub(super) lost: bool,
     pub(super) ended: Option<CloseReason>,
 }

@@ -47,7 +47,8 @@ impl WarrenEndpoint {
         // Uses the current time in place of `now`, because reading ahead has taken time.
         self.intake.serve(Instant::now());
         while share > 0
-            // While as many attempts wait as a poll handles, strangers get no turn: they would only add further attempts.
+            // Strangers get no turn while enough attempts for a whole poll wait already, because they would only add further
+            // attempts.
             && let Some(batch) = self.intake.pop(self.attempts.len() < ATTEMPTS_PER_POLL)
         {
             let (slot, datagrams) = (batch.slot, batch.datagrams());
@@ -60,7 +61,7 @@ impl WarrenEndpoint {
         }
     }
 
-    /// How many DATAGRAM frames a connection has brought.
+    /// Returns how many DATAGRAM frames a connection has received.
     fn frames_received(&mut self, slot: Option<usize>) -> u64 {
         let connection = slot.and_then(|slot| self.connections.get_mut(slot));
         connection.map_or(0, |connection| connection.quic().stats().frame_rx.datagram)
@@ -80,7 +81,7 @@ impl WarrenEndpoint {
             (None, _) => {
                 Batch::sift(index, None, meta, batch, |datagram| port.lets_wait(meta.addr, datagram))
             }
-            // Packets with long headers are not queued here: attempts to connect have to wait with the strangers'.
+            // Packets with long headers are left out, because attempts to connect belong into the strangers' queue.
             (_, Sender::Unenrolled) => Batch::sift(index, slot, meta, batch, |datagram| !is_long(datagram)),
             _ => Some(Batch::copy(index, slot, meta, batch)),
         };

@@ -72,8 +72,7 @@ fn who_was_charged_for_more_than_its_turn_waits_until_the_others_have_had_as_muc
     assert_eq!(popped(&mut intake, TURN * 2), two_turns);
     assert_eq!(popped(&mut intake, 1), [1]);
 
-    // A single sender is served even though it used more than its turn. If its queue is empty, this is
-    // forgotten.
+    // A single sender is served even though it used more than its turn. Once its queue is empty, the excess is forgotten.
     intake.charge(TURN * 1_000);
     while popped(&mut intake, 1) != [199] {}
     intake.charge(TURN * 1_000);

@@ -38,7 +38,7 @@ const CLIENTS: usize = 2;
 /// Connections of each client.
 const CONNECTIONS: u32 = 2;
 
-/// How long the trouble lasts, and how long after it everything must work again.
+/// How long the trouble lasts, and the longest time afterwards until everything works again.
 const TROUBLE: Duration = Duration::from_secs(45);
 const RECOVERY: Duration = Duration::from_secs(90);
 

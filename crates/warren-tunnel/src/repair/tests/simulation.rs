@@ -1,7 +1,7 @@
 //! Both halves of repair over a model of the path, in virtual time. Everything follows from a seed.
 //!
-//! The sender does what a pump does: urgent datagrams first, then what it holds back, then the next packet. The receiver puts the
-//! datagrams in order. `rules` contains what must hold.
+//! The sender does what a pump does: urgent datagrams first, then the datagram that found no room before, then the next packet. The
+//! receiver puts the datagrams in order. `rules` contains the rules that must hold.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 mod path;
@@ -70,7 +70,7 @@ enum Kind {
     Crowd,
     /// Loss that ends.
     Clean,
-    /// A peer that knows no numbers.
+    /// A peer that does not support numbered datagrams.
     OldPeer,
 }
 
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// A packet of one of five flows, of which one needs no order. Now and then it has to be framed again.
+    /// A packet of one of five flows, of which one needs no order. Now and then the packet has to be framed again.
     fn next_packet(&mut self) -> Outgoing {
         let flow = self.random.below(5);
         let lane = if flow == 0 { Lane::UNORDERED } else { Lane::of_flow(u32::try_from(flow).unwrap()) };

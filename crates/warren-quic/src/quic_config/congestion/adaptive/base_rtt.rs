@@ -2,15 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// Length of a bucket. If a path has become longer for good, the base is right again after [`BUCKETS`] of
-/// them.
+/// Length of a bucket. If a path has become longer for good, the base is right again after [`BUCKETS`] buckets.
 const BUCKET: Duration = Duration::from_secs(10);
 const BUCKETS: usize = 6;
 
 /// A windowed minimum over buckets of time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BaseRtt {
-    /// The newest first.
+    /// The smallest sample of each bucket, the newest bucket first.
     buckets: [Option<Duration>; BUCKETS],
     began: Option<Instant>,
 }

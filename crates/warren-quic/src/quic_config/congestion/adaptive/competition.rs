@@ -18,8 +18,8 @@ const GROWTH: f64 = 0.05;
 /// The growth is slower while the queue is shorter than this share of the round-trip time. A short queue overflows often, and would
 /// leave a rival too little.
 const LONG_QUEUE: f64 = 0.5;
-/// The window grows to at most this many times its size before. If no queue has overflowed by then, the path's rate may have
-/// fallen instead.
+/// The window grows to at most this many times its size before the competition. If no queue has overflowed by then, the path's rate
+/// may have fallen instead.
 const MOST_GROWTH: u64 = 3;
 /// Rounds of a competition after which the controller decides whether there is a rival at all. It may be that the path's delay
 /// only fluctuates (Wi-Fi).
@@ -38,8 +38,8 @@ pub(super) enum Cause {
     Mark,
 }
 
-/// The window while the connection competes. CUBIC sets the window from the first loss on. Before that, nothing shows CUBIC
-/// how large it may be.
+/// The window while the connection competes. CUBIC sets the window from the first loss on. Before that, nothing shows CUBIC how
+/// large the window may be.
 #[derive(Debug)]
 pub(super) struct Competition {
     cause: Cause,
@@ -100,7 +100,7 @@ impl Competition {
         self.cubic.as_mut()
     }
 
-    /// CUBIC, which is about to learn of a loss or a mark.
+    /// Returns CUBIC, so that the caller can report a loss or a mark to it. The first such call starts CUBIC.
     pub(super) fn cubic_at_loss(&mut self, now: Instant, mtu: u16) -> &mut dyn Controller {
         self.delays.was_cut = true;
         &mut **self.cubic.get_or_insert_with(|| cubic(now, self.window, mtu))
@@ -207,7 +207,7 @@ mod tests {
         };
         assert_eq!(jitter_of(&[3, 6, 9]), None);
         assert_eq!(jitter_of(&[]), Some(100 * MILLISECOND));
-        // Random losses count while the delay is long.
+        // Random losses also reduce the window while the delay is long. The jitter is recognised nevertheless.
         assert_eq!(jitter_of(&[1, 2, 4, 5, 7, 8, 10, 11]), Some(100 * MILLISECOND));
     }
 }

@@ -1,10 +1,10 @@
-//! The bottleneck's queue when it is full. If packets are lost only then, congestion is the cause.
+//! Finds out whether the bottleneck's queue is full. If packets are lost only while the queue is full, congestion is the cause.
 
 use std::time::Duration;
 
-/// A queue is near its longest if it has at least this share of that length.
+/// A queue is near its longest if its length is at least this share of the longest.
 const NEAR: f64 = 0.7;
-/// More bursts of the usual length than this must be lost near a full queue.
+/// Losses near a full queue show an overflow only if they exceed this many bursts of the usual length.
 const STRAY_BURSTS: f64 = 4.0;
 /// Near a full queue, the share of lost packets must be at least this many times the share at other times.
 const MORE: f64 = 3.0;
@@ -26,7 +26,7 @@ impl Counts {
     }
 }
 
-/// The longest queue of recent rounds, and what happened to the packets near it and to the others.
+/// The longest queue of recent rounds. Packets are counted separately for queues near that length and for shorter queues.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FullQueue {
     longest: Duration,
@@ -67,7 +67,7 @@ impl FullQueue {
     }
 
     pub(super) fn end_round(&mut self) {
-        // Forgotten within some 64 rounds, because the path may have changed.
+        // The longest queue is forgotten within some 64 rounds, because the path may have changed.
         self.longest -= self.longest / 64;
         self.rounds_left = self.rounds_left.saturating_sub(1);
         for counts in [&mut self.near, &mut self.others] {

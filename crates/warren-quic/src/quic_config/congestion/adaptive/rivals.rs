@@ -17,10 +17,10 @@ const SQUEEZED: f64 = 0.8;
 /// Share of a new rate in the average, and the share of the largest average that is left after a queue.
 const RATE_SHARE: f64 = 0.5;
 const MOST_LEFT: f64 = 1.0 - 1.0 / 1024.0;
-/// How many such queues in a row show a rival.
+/// Number of queues in a row at such a low rate that show a rival.
 const SQUEEZED_QUEUES: u32 = 4;
 
-/// The knowledge about other flows.
+/// What the controller knows about other flows.
 #[derive(Clone, Debug)]
 pub(super) struct Rivals {
     competition: Duration,
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(queues_until_rival(1_000.0), None);
         assert_eq!(queues_until_rival(900.0), None);
         assert!(queues_until_rival(500.0).is_some_and(|queues| queues >= 4));
-        // The lower rate is what the path is known to carry now.
+        // By now, the lower rate counts as what the path carries.
         assert_eq!(queues_until_rival(500.0), None);
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Rounds whose delivery rates are remembered. The largest counts, because a round may end early in a burst.
+/// Number of rounds whose delivery rates are remembered. The largest rate counts, because a round may end early in a burst.
 pub(super) const RATES: usize = 4;
 
 /// The number of ACK frames whose round-trip times show a queue (RFC 9406 section 4.2 asks for as many).
@@ -27,13 +27,13 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// Share of its packets that were lost.
+    /// Share of the round's packets that were lost.
     pub(super) fn loss(&self) -> f64 {
         loss_share(self.lost, self.delivered)
     }
 }
 
-/// The bytes of a time at a rate in bytes per second.
+/// Returns the bytes that a rate, in bytes per second, delivers in a time.
 #[expect(clippy::cast_possible_truncation, reason = "a float is cut to what fits")]
 pub(super) fn bytes_in(rate: f64, time: Duration) -> u64 {
     (rate * time.as_secs_f64()) as u64
@@ -58,7 +58,7 @@ pub(super) fn loss_share(lost: u64, delivered: u64) -> f64 {
 struct Frame {
     arrived: Instant,
     rtt: Duration,
-    /// The bytes that had been acknowledged by then.
+    /// All bytes that were acknowledged up to this frame, including this frame's.
     bytes: u64,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Rounds {
     recent: [Option<Frame>; RECENT],
     /// The bytes that were acknowledged since the connection began.
     total: u64,
-    /// Whether packets were held back in the round before.
+    /// Whether packets were held back in the previous round.
     was_limited: bool,
     round: Round,
     /// The rates of the last rounds, in bytes per second.
@@ -222,7 +222,7 @@ impl Rounds {
         self.rates = [self.rates[0], 0.0, 0.0, 0.0];
     }
 
-    /// Forgets what past rounds showed of the path.
+    /// Forgets what past rounds showed about the path.
     pub(super) fn forget_path(&mut self) {
         self.rates = [0.0; RATES];
         self.recent = [None; RECENT];

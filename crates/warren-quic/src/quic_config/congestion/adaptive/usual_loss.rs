@@ -5,10 +5,10 @@ use super::rounds::{Round, loss_share};
 /// A round's loss is unusual if it exceeds [`UNUSUAL`] times the usual loss by more than this many bursts of the usual length.
 const STRAY_BURSTS: f64 = 4.0;
 const UNUSUAL: f64 = 3.0;
-/// Longer bursts come from a full queue. It drops the end of everything that a sender sends at once.
+/// Longer bursts come from a full queue, which drops the end of each burst that a sender sends.
 const LONGEST_BURST: f64 = 12.0;
-/// Loss in a round that means congestion even without a queue, in addition to twice the usual loss: a policer, or a very short
-/// queue.
+/// A round's loss means congestion even without a queue (a policer, or a very short queue) if it exceeds twice the usual loss by
+/// this share of the packets.
 const EXCESS_LOSS: f64 = 0.05;
 /// Rounds over which the usual loss is averaged.
 const LOSS_ROUNDS: f64 = 32.0;

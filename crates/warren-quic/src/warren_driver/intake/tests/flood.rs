@@ -17,7 +17,7 @@ use crate::{
 
 /// The longest time of a single wait.
 const LONGEST: Duration = Duration::from_secs(20);
-/// Most datagrams that a connection holds until they are handed over (`MAX_WAITING` of noq-proto).
+/// Maximum number of received datagrams that a connection holds until they are read (`MAX_WAITING` of noq-proto).
 const MAX_WAITING: u64 = 8 * 1024;
 /// Datagrams of one batch on the wire; each packet holds some hundreds.
 const BURST: u32 = 10_000;
@@ -41,7 +41,7 @@ async fn a_client_of_tiny_datagrams_makes_nobody_else_lose_any() {
         let line = world.exit.intake.lines.get(&world.loud.sender());
         deepest_debt = line.map_or(0, |line| line.credit).min(deepest_debt);
     }
-    // The control: the loud client sent far more than was handed over, and was charged for the rest.
+    // The control: the loud client sent far more than was delivered, and was charged for the rest.
     assert!(brought > world.tiny * 3, "{} of {brought}", world.tiny);
     assert!(deepest_debt < -1_000, "{deepest_debt}");
 
@@ -184,7 +184,7 @@ struct Crowd {
     clients: Vec<Client>,
 }
 
-/// What a step brought to the exit.
+/// What the exit received in a step.
 #[derive(Default)]
 struct Step {
     connected: Vec<(ConnectionId, PublicKey)>,
@@ -250,7 +250,7 @@ impl Crowd {
     }
 }
 
-/// The clients send everything that they hold, and the exit takes the results of one poll.
+/// Lets the clients send everything that they hold, then polls the exit once and returns the results.
 async fn turn(clients: &mut [&mut Client], exit: &mut WarrenEndpoint) -> Inbox {
     let mut inbox = Inbox::new();
     poll_fn(|cx| {
@@ -280,7 +280,7 @@ struct World {
     quiet: Client,
     /// The loud client's connection.
     loud_at_exit: ConnectionId,
-    /// Datagrams of the loud client that were handed over (`tiny`), and of the quiet client (`large`).
+    /// Datagrams that were delivered from the loud client (`tiny`) and from the quiet client (`large`).
     tiny: u64,
     large: u64,
 }

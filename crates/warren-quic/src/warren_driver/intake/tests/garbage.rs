@@ -1,4 +1,4 @@
-//! An exit that is behind, and somebody without its key who fills the strangers' queue space.
+//! An exit that is behind, and somebody without the exit's key who fills the strangers' queue space.
 
 use std::net::Ipv4Addr;
 

@@ -35,7 +35,7 @@ pub(super) struct Client {
     exit_key: PublicKey,
     session: ClientSession,
     links: BTreeMap<u32, Link>,
-    /// Links that the session has closed. They stay here until the exit knows.
+    /// Links that the session has closed. They stay here until the exit knows of the close.
     fading: Vec<Link>,
     attached: BTreeSet<u32>,
     heard: BTreeMap<u32, u64>,
@@ -104,12 +104,12 @@ impl Client {
         self.made
     }
 
-    /// How much it has said, on all of its connections.
+    /// How many datagrams the client has sent, on all of its connections.
     pub(super) fn said(&self) -> u64 {
         self.next_speech
     }
 
-    /// Whether an answer came.
+    /// Whether the answer to this datagram has arrived.
     pub(super) fn has_heard(&self, speech: Speech) -> bool {
         self.answers.contains(&speech.number)
     }
@@ -280,7 +280,7 @@ impl Client {
         Link { address, endpoint, node, is_blocked: false }
     }
 
-    /// Says something on each connection that carries traffic.
+    /// Sends the next datagrams on each connection that carries traffic.
     fn speak(&mut self) {
         for index in &self.attached {
             let Some(link) = self.links.get_mut(index).filter(|link| !link.is_blocked) else { continue };

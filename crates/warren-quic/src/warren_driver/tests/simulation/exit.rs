@@ -37,7 +37,7 @@ pub(super) struct Exit {
     /// The state on disk, which a restart finds.
     disk: ClientRegistry,
     life: Life,
-    /// What was heard from each client. Nothing may arrive again.
+    /// The datagrams received from each client. None may arrive again.
     heard: BTreeSet<(usize, u64)>,
 }
 

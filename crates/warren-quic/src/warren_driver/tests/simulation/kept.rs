@@ -12,7 +12,7 @@ use crate::boundary::{ConnectionStats, LostDatagram};
 pub(super) struct Ledger(BTreeMap<u64, (Speech, Bytes)>);
 
 impl Ledger {
-    /// The context for a datagram. `None` for every other datagram, which is not kept.
+    /// Returns the context for a datagram that is kept. Every second datagram is not kept and has none.
     pub(super) fn context(speech: Speech) -> Option<u64> {
         // Contexts of consecutive datagrams differ in many bits.
         speech.number.is_multiple_of(2).then(|| speech.number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -25,7 +25,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a datagram that came back. Each comes back at most once, unchanged and with its own context.
+    /// Removes a datagram that came back. Each one comes back at most once, unchanged and with its own context.
     pub(super) fn take_lost(&mut self, lost: &LostDatagram) {
         let (_, datagram) = self.0.remove(&lost.context).expect("it came back twice, or was not kept");
         assert_eq!(lost.data, datagram, "the context belongs to another datagram");

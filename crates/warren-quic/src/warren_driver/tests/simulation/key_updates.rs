@@ -40,7 +40,7 @@ fn keys_change_by_themselves_and_nothing_is_lost() {
     assert_nothing_was_lost(&mut world);
 
     let connections = CLIENTS * CONNECTIONS as usize;
-    // Either end may begin, or both at once.
+    // Either side may begin the update, or both at once.
     let begun = counter.begun_by_itself.load(Ordering::Relaxed);
     assert!((connections..=2 * connections).contains(&begun), "{begun}");
     if ARE_CHANGES_LOGGED {

@@ -12,10 +12,10 @@ use crate::{
     warren_driver::connection::{Left, WarrenConnection},
 };
 
-/// Datagrams that one transmit may hold, each of which the wire carries by itself.
+/// Maximum number of datagrams in one transmit. The wire carries each of them separately.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 
-/// Lost datagrams that other connections have put into the inbox, which leave room for one more.
+/// Number of other connections' lost datagrams in the inbox. They leave room for one more.
 const OTHERS: usize = MAX_LOST_PER_POLL - 1;
 
 pub(super) struct Node {
@@ -85,7 +85,7 @@ impl Node {
         taken
     }
 
-    /// Sends a datagram. Every other one is kept until it is acknowledged.
+    /// Sends a datagram. Every second datagram is kept until it is acknowledged.
     pub(super) fn say(&mut self, speech: Speech) -> Result<(), SendError> {
         let sent = self.stir().send_datagram(speech.write(), Ledger::context(speech));
         if sent.is_ok() {

@@ -1,4 +1,4 @@
-//! A datagram that says whose it is, and whether a byte of it was changed.
+//! A datagram of the simulation. Its content shows who sent it and whether any byte was changed.
 
 use bytes::Bytes;
 

@@ -50,7 +50,7 @@ pub(super) struct Wire {
 /// A link with a rate. When its queue is full, it drops datagrams.
 struct Bottleneck {
     bytes_per_second: u32,
-    /// How long a datagram may wait at most.
+    /// The longest time that a datagram may wait.
     queue: Duration,
 }
 
@@ -124,8 +124,8 @@ impl Wire {
             return None;
         }
         let Reverse(first) = self.underway.pop()?;
-        // Keeps only Initials that have arrived. If the exit had not seen the Initial, a stranger could be the first
-        // to show it.
+        // Keeps only Initials that have arrived. If the exit had not seen the Initial, a stranger could be the first to use its
+        // proof.
         if first.to == EXIT && first.bytes[0] & 0xf0 == 0xc0 && self.initials.len() < 64 {
             self.initials.push(first.bytes.clone());
         }

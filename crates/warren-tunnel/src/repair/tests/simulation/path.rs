@@ -20,7 +20,7 @@ const PROBE: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traits {
     pub loss_per_mille: u64,
-    /// Packets that come later than others, and by how much.
+    /// How many of a thousand packets arrive late, and by how much.
     pub late_per_mille: u64,
     pub late_by: Duration,
     /// The time for one way, without waiting in the queue.
@@ -43,7 +43,7 @@ pub(super) enum News {
 
 pub(super) struct Path {
     pub traits: Traits,
-    /// Counts as the transport would.
+    /// The counts that a transport would report.
     pub counts: LossCounts,
     random: Random,
     /// When the link has sent everything that waits for it.

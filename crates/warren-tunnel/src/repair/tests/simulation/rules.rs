@@ -23,14 +23,14 @@ struct Numbered {
     times_sent: u8,
 }
 
-/// What was seen, as far as the rules need it.
+/// Everything that the rules need to know of a run.
 #[derive(Default)]
 pub(super) struct Rules {
-    /// Numbered datagrams since their first departure.
+    /// Numbered datagrams that were sent at least once.
     sent: BTreeMap<Key, Numbered>,
-    /// Where each packet's datagram is.
+    /// The place of the datagram that carries each packet.
     places: BTreeMap<u64, Key>,
-    /// The number that each lane must give out next.
+    /// The number that each lane must use next.
     next: BTreeMap<usize, u32>,
     /// Copies that must leave, and the latest time for each.
     copies: BTreeMap<Key, Instant>,
@@ -48,7 +48,7 @@ pub(super) struct Rules {
     budget: f64,
     first_bytes: f64,
     repair_bytes: f64,
-    /// Datagrams that left again, without copies.
+    /// Number of datagrams that were sent again, not counting copies.
     pub repairs: u64,
 }
 
@@ -153,7 +153,7 @@ impl Rules {
         *highest = key.1.max(*highest);
     }
 
-    /// The other side was told that nothing comes below a place. It holds nothing there any more.
+    /// Checks that the other side holds nothing below a place, once it was told that nothing comes below that place.
     pub(super) fn check_freed(&self, place: Place) {
         let lane = place.lane.index();
         let below = (lane, 0)..(lane, place.number.value());
