@@ -135,7 +135,7 @@ impl fmt::Debug for InviteToken {
 pub struct TokenDigest([u8; 32]);
 
 impl TokenDigest {
-    /// The first digest in order.
+    /// The lowest digest in sort order.
     pub(crate) const LOWEST: Self = Self([0; 32]);
 
     /// The first 8 bytes in hexadecimal. They identify an invitation and are valid in file names.

@@ -19,7 +19,7 @@ static ALLOCATOR: Counting = Counting;
 
 const CLIENTS: u32 = 100_000;
 
-/// The figure in docs/fleet.md, without the allocator's overhead for each allocation.
+/// Maximum bytes for each client. This is the figure in docs/fleet.md, without the allocator's overhead for each allocation.
 const MOST: usize = 1_024;
 
 #[test]

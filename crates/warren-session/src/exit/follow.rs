@@ -24,7 +24,7 @@ impl ExitSessions {
         }
         let moved: Vec<PublicKey> =
             before.clients().filter(|(key, was)| self.has_moved(*key, *was)).map(|(key, _)| key).collect();
-        // All changed addresses are freed before any is given out, so that clients can exchange theirs.
+        // All changed addresses are freed before any is assigned, so that clients can exchange addresses.
         moved.iter().for_each(|key| self.pool.remove(*key));
         self.hold(&moved);
         for (key, was) in before.clients() {

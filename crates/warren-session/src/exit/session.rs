@@ -52,7 +52,7 @@ pub struct Session {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Process {
     pub(super) nonce: Nonce,
-    /// The session's number among those of its client process.
+    /// The session's number among the sessions of its client process.
     pub(super) claim: u64,
 }
 
@@ -153,14 +153,14 @@ impl Session {
     }
 }
 
-/// The latest client processes of one key that another host replaced. Each of them learns that when it returns, even if it was
-/// offline at the time.
+/// The latest client processes of one key that another host replaced. Each of them learns of the replacement when it connects
+/// again, even if it was offline at the time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Predecessors(VecDeque<(SessionId, Nonce)>);
 
 impl Predecessors {
     /// Maximum number of processes remembered per key.
-    // Each time another host opens a session with the key, it adds one, so there must be a bound.
+    // An entry is added each time another host opens a session with the key, so there must be a bound.
     const MOST: usize = 8;
 
     pub(super) fn add(&mut self, session: SessionId, nonce: Nonce) {

@@ -34,7 +34,7 @@ impl ExitSessions {
             self.ask_for_lease(key, &planned, None);
             return Err(Goodbye::NotStored);
         }
-        // WireGuard's clients ask for nothing, so they get everything that the operator has set.
+        // A WireGuard client cannot ask for prefixes, so it gets all prefixes that the operator has set.
         let wish = Wish {
             nonce: [0; NONCE_LENGTH],
             host: String::new(),

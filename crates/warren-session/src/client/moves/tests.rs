@@ -173,7 +173,7 @@ fn an_exit_asks_until_the_client_leaves_and_one_move_is_proven_at_a_time() {
     moves.answered(at, Which::Beside);
     assert_eq!(moves.next(at, UP, UP, || 0), Some(Step::Switch));
     moves.switched(at);
-    // The next exit is drained, too.
+    // The new exit is drained, too.
     assert!(moves.asked_to_leave(at, Duration::ZERO));
     assert_eq!(moves.next(at, UP, UP, || 1), Some(Step::Race));
 }

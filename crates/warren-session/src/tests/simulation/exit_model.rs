@@ -50,8 +50,8 @@ impl ExitModel {
         Self { ever_attached: self.ever_attached.clone(), ..Self::default() }
     }
 
-    /// Checks an action and records it. `disk` is the registry that a restart would find, and `lacks` says which
-    /// clients' rows it may lack.
+    /// Checks an action and records it. `disk` is the registry that a restart would find, and `lacks` says which clients' rows
+    /// that registry may lack.
     pub(super) fn take(
         &mut self,
         now: Instant,
