@@ -22,7 +22,7 @@ use crate::meta::{Found, Meta};
 use crate::rows::{Rows, Unseen};
 use crate::transaction::{Draft, Expected, Known, draft};
 
-/// How long a member of etcd may take to answer. After that, another one is tried.
+/// How long a member of etcd may take to answer. After that, another member is tried.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(1200);
 
 /// The most keys in one answer while everything is read.
@@ -47,8 +47,7 @@ pub(crate) struct StoreOptions {
 impl StoreOptions {
     /// Connects to one member.
     ///
-    /// # Errors
-    /// If it cannot be reached, does not prove who it is, or refuses this client.
+    /// # Errors If it cannot be reached, does not prove its identity, or refuses this client.
     pub(crate) async fn connect(&self, endpoint: &str) -> anyhow::Result<Client> {
         let mut options =
             // Without this option, the watch of a member that is cut off from the others would stay open and silent.
@@ -64,7 +63,7 @@ impl StoreOptions {
             options = options.with_tls(tls);
         }
         if let Some((user, password)) = &self.user {
-            // etcd's simple tokens end after five minutes without use by default (`--auth-token-ttl`).
+            // By default, etcd's simple tokens expire after five minutes without use (`--auth-token-ttl`).
             options = options.with_user(user, password).with_auto_token_refresh(true);
         }
         let connected = timeout(ANSWER_TIMEOUT, Client::connect([endpoint], Some(options))).await;
@@ -127,7 +126,7 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
     let kinds: [fn(ExitId) -> Key; 4] = [Key::Position, Key::Written, Key::Member, Key::RemovedExit];
     let mut gets = vec![TxnOp::get(keys.name(&Key::Meta), None)];
     gets.extend(kinds.map(|kind| TxnOp::get(keys.name(&kind(me.clone())), None)));
-    // One transaction reads everything, so that it is all of one revision.
+    // One transaction reads everything, so that all values are of one revision.
     let answer = in_words(client.txn(Txn::new().and_then(gets)).await)?;
     let header = answer.header().context("etcd's answer has no header")?;
     let mut found = Found {
@@ -252,7 +251,7 @@ fn operation(key: &str, value: Option<&[u8]>, lease: Option<Lease<'_>>) -> TxnOp
     TxnOp::put(key, value, lease.map(|(lease, _)| PutOptions::new().with_lease(lease)))
 }
 
-/// What a recovery does with the store, which is etcd or a simulated one.
+/// The operations of a recovery on the store, which is etcd or a simulated store.
 pub(crate) trait Transact {
     /// Reads everything that a link follows, as it is at one revision.
     async fn all(&mut self, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)>;

@@ -48,7 +48,7 @@ struct Report {
 struct Line {
     #[serde(flatten)]
     exit: FleetExit,
-    /// Whether an operator is draining it.
+    /// Whether an operator is draining the exit.
     is_drained: bool,
     /// Whether the exit has applied the latest change.
     has_heard: bool,
@@ -83,7 +83,7 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
         .collect();
     let mut exits = Exits::default();
     exits.replace(contents.members, contents.heartbeats);
-    // The list has no exit that was never linked, and none whose value cannot be read. These are reported separately.
+    // `listed` lacks the exits that were never linked and the exits whose value cannot be read. They are reported separately.
     let listed = exits.list();
     let waiting =
         names.into_iter().filter(|name| listed.iter().all(|exit| exit.exit != *name)).collect::<Vec<_>>();

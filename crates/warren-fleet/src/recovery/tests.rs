@@ -312,7 +312,8 @@ proptest! {
     }
 
     /// The following holds no matter with which copy an operator recovers, and in which order the links connect. A key that any
-    /// copy lists as removed is out. A row of the newest copy is there. Nothing is enabled or open that was not before.
+    /// copy lists as removed stays removed. A row of the newest copy exists in the store. No client is enabled and no invitation
+    /// is open that was not so before.
     #[test]
     fn all_copies_together_lose_nothing_and_let_nobody_in(
         acts in proptest::collection::vec(act(), 1..40),

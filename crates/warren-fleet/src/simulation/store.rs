@@ -1,4 +1,4 @@
-//! A linearizable store in memory, as etcd is: revisions, a history that can be compacted, leases and backups.
+//! A linearizable store in memory, like etcd: revisions, a history that can be compacted, leases and backups.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -144,7 +144,7 @@ impl MapStore {
         self.leases.values_mut().for_each(|ends| *ends = now + LEASE_TIME);
     }
 
-    /// What a link reads before it uses the store.
+    /// Returns the state of the store that a link checks before it uses the store.
     pub(crate) fn find(&self, keys: &Keys, me: &ExitId) -> Found {
         let modified = |key: Key| self.pairs.get(&keys.name(&key)).map_or(0, |(_, modified)| *modified);
         let meta = self.pairs.get(&keys.name(&Key::Meta));
@@ -176,7 +176,7 @@ impl Transact for MapStore {
     }
 }
 
-/// The result of something that only a [`MapStore`] does, which never waits.
+/// Returns the result of a future that uses only a [`MapStore`]. Such a future never waits.
 pub(crate) fn at_once<T>(work: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(work).poll(&mut context) {

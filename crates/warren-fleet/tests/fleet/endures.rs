@@ -86,7 +86,7 @@ fn a_store_whose_certificate_has_expired_is_away_and_never_used() {
     assert!(exit.client(key(1)).is_some(), "known clients stay");
     let said = fleet_fails(&exit.directory, &["status"]);
     assert!(said.contains("xpired"), "{said}");
-    // The control: with a valid certificate all goes on.
+    // The control: with a valid certificate, the link works again.
     store.renew(2);
     exit.wait("the store is back", |seen| (seen.store == Some(StoreLink::Reachable)).then_some(()));
     exit.store(&[client("bert", key(2)).into()]);
