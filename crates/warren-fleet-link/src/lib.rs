@@ -5,7 +5,7 @@
 //! store ([`FleetMessage::Whole`]), and then reports changes.
 //!
 //! Answers and changes come in the order of the store's revisions. For its own changes, an exit gets answers. It gets the changes
-//! themselves only if it has given their requests up.
+//! themselves only if it has given the request up.
 #![forbid(unsafe_code)]
 
 mod frame;
