@@ -277,7 +277,8 @@ impl Fleet {
 
     /// Handles a message of `warren-fleet`.
     ///
-    /// Why the message is invalid. The caller must then end the link. A new link begins with a whole copy.
+    /// Returns an error that says why the message is invalid. The caller must then end the link. A new link begins with a whole
+    /// copy.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -425,7 +426,8 @@ impl Fleet {
         let was_reachable = self.is_reachable();
         self.follows = true;
         if !is_old {
-            // Otherwise the link would compare the store with its old copy, and tell only what differs from that.
+            // An old copy is not confirmed. Otherwise the link would compare the store with its old copy, and report only the
+            // differences from that copy.
             self.say(ExitMessage::Applied { revision: self.revision }, sessions);
         }
         if !was_reachable && self.is_reachable() {
@@ -623,7 +625,7 @@ fn check_count(count: usize, most: usize, what: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Names become labels of metrics, and labels are not escaped.
+/// Checks the certificates' names, because they become labels of metrics, and labels are not escaped.
 fn check_names(certificates: &[StoreCertificate]) -> Result<(), String> {
     let is_good = |name: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b" .:-_[]".contains(&byte);

@@ -65,7 +65,7 @@ impl Clients {
                     self.forget_session_of(live.key, session);
                     self.say_closed(live.key, live.nonce);
                     tracing::info!(client = live.name, "session ended: {reason}");
-                    // After other reasons, the session may come back with the same addresses, and its flows should survive.
+                    // After other reasons, the client may come back with the same addresses, and its flows should survive.
                     if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
                         forget_flows(live.lease);
                     }
@@ -88,8 +88,8 @@ impl Clients {
         let ExitAction::Open { session, key, name, lease, prefixes, connections, features } = action else {
             return;
         };
-        // The log has only the inner addresses, because other logs have these too. It does not have the address that the client
-        // connects from.
+        // The log contains only the inner addresses, which other logs contain too. It never contains the address from which the
+        // client connects.
         let addresses: Vec<String> = lease.addresses().map(|address| address.to_string()).collect();
         tracing::info!(client = name, "session opened: {}", addresses.join(", "));
         let (connected, nonce) = (Vec::new(), Vec::new());

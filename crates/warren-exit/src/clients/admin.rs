@@ -22,7 +22,7 @@ use warren_tunnel::{Snapshot, WorkerHandle};
 pub(crate) struct Proposed {
     /// `None` if there was nothing to change.
     pub(super) id: Option<StoreRequestId>,
-    /// The client that it is about.
+    /// The client that the change is about.
     pub(super) key: Option<PublicKey>,
     /// The part of the change that is in force even if the change cannot be stored.
     pub(super) in_force: Option<&'static str>,
@@ -133,8 +133,7 @@ impl Clients {
 
     /// Carries out a change and stores it. A client that was removed is cut off when this returns.
     ///
-    /// # Errors
-    /// When it could not be stored.
+    /// # Errors When the change could not be stored.
     pub(crate) async fn settle(
         &mut self,
         proposed: Proposed,

@@ -53,7 +53,8 @@ impl Daemon<'_> {
         config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;
         if !is_unix(self.config.web.as_ref()) {
-            // This waits until the new configuration is in force, because the sandboxed exit could not make the socket again.
+            // The socket is removed only after the new configuration is in force, because the sandboxed exit could not make it
+            // again.
             self.reporting.forget_web_socket();
         }
         self.tuning.settings.strangers.set_silent(self.config.silent);

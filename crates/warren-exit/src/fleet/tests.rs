@@ -61,7 +61,7 @@ impl Member {
         self.said = Some(said);
     }
 
-    /// Connects. The store has these clients.
+    /// Connects a link to a store that has these clients.
     fn link(&mut self, rows: Vec<RowChange>) {
         self.connect();
         self.hear(FleetMessage::Answered { ago: Duration::ZERO }).unwrap();
@@ -327,7 +327,7 @@ fn an_older_copy_of_warren_fleet_takes_nothing_back_while_the_store_is_away() {
         // The control: the store itself is always right.
         assert_eq!(exit.has(ALICE), is_taken_back);
         assert!(exit.has(BOB));
-        // The link must not take the old copy for the exit's.
+        // The link must not take its old copy for the exit's copy.
         assert_eq!(exit.said().contains(&ExitMessage::Applied { revision: 4 }), is_taken_back);
     }
 }

@@ -13,9 +13,9 @@ use super::{Fleet, Verdict};
 pub(crate) struct Heard {
     /// How many exits have applied the revision, including this one.
     pub(crate) heard: usize,
-    /// The names of live exits that have not applied it.
+    /// The names of live exits that have not applied the revision.
     pub(crate) waiting: Vec<String>,
-    /// The names of exits that have not applied it and are not alive.
+    /// The names of exits that have not applied the revision and are not alive.
     pub(crate) dead: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ impl Fleet {
         self.exits.list().iter().filter(|exit| exit.exit.as_str() != self.settings.name)
     }
 
-    /// The fleet's status. The sessions' state machine knows `stays_refused`.
+    /// The fleet's status. `stays_refused` comes from the sessions' state machine.
     pub(crate) fn status(&self, stays_refused: u64) -> FleetStatus {
         let now = Instant::now();
         let store = match &self.store {

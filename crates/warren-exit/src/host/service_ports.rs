@@ -31,8 +31,8 @@ pub(super) struct ServicePorts {
     listing: Option<JoinHandle<Listed>>,
     /// The sockets' ports, from the last listing that succeeded.
     sockets: Vec<ServicePort>,
-    /// The ports that no forward may take, from the last listing that succeeded. `lasting` has those that two checks in a row have
-    /// found.
+    /// The ports that no forward may take, from the last listing that succeeded. `lasting` contains the ports that two checks in a
+    /// row have found.
     own: Vec<Ports>,
     lasting: Vec<Ports>,
     /// The ports that rules publish, from the last listing that succeeded.
@@ -42,7 +42,7 @@ pub(super) struct ServicePorts {
 }
 
 impl ServicePorts {
-    /// Keeps every port that is in use now from NAT.
+    /// Lists the ports in use now, and keeps NAT from using any of them.
     pub(super) async fn look(helper: Helper, now: Instant) -> Self {
         // This runs on the current thread. The daemon has not entered its sandbox yet, and a thread that starts now would stay
         // outside.

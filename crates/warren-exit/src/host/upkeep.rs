@@ -8,7 +8,8 @@ use warren_host::{Applied, Host, Plan, Step};
 
 /// How often the host is checked. A check is a handful of netlink requests and reads of files.
 const EVERY: Duration = Duration::from_secs(2);
-/// Checks take at most this fraction (1 / `SHARE`) of the time. A host with all routes of the internet needs long to list them.
+/// Checks take at most this fraction (1 / `SHARE`) of the time. A host with a full internet routing table takes long to list its
+/// routes.
 const SHARE: u32 = 20;
 
 /// The part of the exit's plan that other programs can undo.
@@ -77,7 +78,7 @@ impl Upkeep {
     }
 }
 
-/// Whether the plan contains a step of this kind for each device through which packets leave.
+/// Whether a step is one that the plan contains for each device through which packets leave.
 fn is_of_device(step: &Step) -> bool {
     matches!(step, Step::Sysctl { key, .. } if key.starts_with("net.ipv4.conf."))
 }

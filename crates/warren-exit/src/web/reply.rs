@@ -8,7 +8,8 @@ use zeroize::Zeroize as _;
 use super::page_request::Refusal;
 use crate::http::Answer;
 
-/// Lets the browser load only the page's own files. No other page can frame this one, and its forms can be sent nowhere.
+/// Lets the browser load only the page's own files. No other page can frame this page, and its forms cannot be submitted
+/// anywhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use warren_config::storage;
 
-/// Random bytes in a token.
+/// Number of random bytes in a token.
 const BYTES: usize = 32;
 
 /// How much of the file is read. The token has 43 bytes, and a line break follows.
