@@ -102,7 +102,7 @@ impl Clients {
 
     /// Records which clients have sent something since the last call. Call it about once a second.
     pub(crate) fn hear(&mut self, now: Instant, snapshot: &Snapshot) {
-        // The map is made anew at each call, so that ended connections are forgotten.
+        // A new map is made at each call, so that ended connections are forgotten.
         let mut received = HashMap::with_capacity(snapshot.connections.len());
         for connection in &snapshot.connections {
             let Some(quic) = &connection.quic else { continue };

@@ -119,8 +119,8 @@ fn due(link: &FleetLink<Waiting>) -> Option<Instant> {
     link.waiting.iter().map(|waiting| look_again_at(&waiting.awaited)).min()
 }
 
-/// The running exit. It coordinates clients, host and reports, which have owners of their own. It has 16 fields because each field
-/// owns a part of the exit or is a part of the daemon's state.
+/// The running exit. The daemon coordinates clients, host and reports, which have owners of their own. The struct has 16 fields
+/// because each field owns a part of the exit or is a part of the daemon's state.
 struct Daemon<'host> {
     config: ExitSettings,
     /// The keys that the key file held when it was read last.
@@ -140,7 +140,7 @@ struct Daemon<'host> {
     fleet: Option<FleetLink<Waiting>>,
     /// How the daemon must end. Unset while it runs.
     stopping: Option<Ending>,
-    /// Set while clients are sent to other exits: the time at which the exit ends even if some clients are left.
+    /// Set while clients are sent to other exits: the time at which the exit ends even if some clients are still connected.
     drained_by: Option<Instant>,
 }
 
@@ -163,7 +163,7 @@ impl<'host> Daemon<'host> {
             rings,
             fleet,
         } = start;
-        // This is set before the worker receives its first packet.
+        // The setting must be in place before the worker receives its first packet.
         tuning.settings.strangers.set_silent(config.silent);
         // Both listening sockets are made here, because the sandbox forbids making one.
         let control = ControlSocket::bind(&control)?;
@@ -217,7 +217,7 @@ impl<'host> Daemon<'host> {
             if let Some(ending) = self.stopping {
                 break ending;
             }
-            // Any event of the last round may have changed whether the exit must serve clients or send them away.
+            // Any event of the last round may have changed whether the exit must serve clients or send them to other exits.
             self.follow_fleet();
             self.clients.carry_out_all(&self.worker).await;
             self.answer_waiting().await;
@@ -295,7 +295,7 @@ impl<'host> Daemon<'host> {
         self.clients.look_at_clock();
         match report {
             Report::Connected { connection, peer, remote, proven } => {
-                // This precedes the client's first message, which must get through even if the exit is overloaded.
+                // This command precedes the client's first message, which must get through even if the exit is overloaded.
                 if self.clients.is_client(peer) {
                     self.worker.send(ConnectionCommand::KnowAsClient { connection }).await;
                 }

@@ -68,7 +68,7 @@ impl FoundHost {
     pub(crate) async fn set_up(self, hold_journal: impl AsRef<Path>) -> anyhow::Result<(HostSetup, Hold)> {
         let Self { mut host, facts, services, needed } = self;
         let mut hold = Hold::open(hold_journal).await?;
-        // This table comes before forwarding. If the exit is killed at any later moment, the table stays in place.
+        // This table is made before forwarding is turned on. If the exit is killed at any later moment, the table stays in place.
         let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
         let plan = exit_plan::exit(&facts);
         let upkeep = match host.apply(&plan).await {
@@ -165,8 +165,8 @@ impl HostSetup {
             self.host.replace_table(exit_plan::TABLE, &ruleset).await?;
             self.ruleset = ruleset;
         }
-        // This comes after the new ruleset. Otherwise a removed forward could accept new connections after its old ones have
-        // ended.
+        // Connections are ended only after the new ruleset is in place. Otherwise a removed forward could accept new connections
+        // after its old ones have ended.
         if self.forwards.as_ref() != Some(&facts.forwards) {
             forwards::end_connections(config, facts.forwards.clone());
             self.forwards = Some(facts.forwards.clone());

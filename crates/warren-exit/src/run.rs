@@ -111,7 +111,7 @@ async fn prepare_and_run(
     drop(helper);
     let ended = left.and(ended.map(drop));
     if let Err(error) = &ended {
-        // This happens while the helper still runs, because only the helper can pass the status on to systemd.
+        // The status is reported while the helper still runs, because only the helper can pass it on to systemd.
         notify::status(&output::sentence(error));
     }
     process.end().await;

@@ -280,8 +280,8 @@ pub enum FleetMessage {
     /// Whether the store can be reached. Sent at the start, at each change, and every second. For the first two seconds after a member
     /// has failed, the store counts as reachable, because another member may answer.
     Store(StoreLink),
-    /// How long ago the store last answered `warren-fleet`. Sent every second after the first answer, even while the store is away.
-    /// The exit's `max_staleness` counts from that answer.
+    /// How long ago the store last answered `warren-fleet`. Sent every second after the first answer, even while the store does not
+    /// answer. The exit's `max_staleness` counts from that answer.
     Answered {
         /// The time since the answer.
         ago: Duration,
@@ -290,8 +290,8 @@ pub enum FleetMessage {
     Exits {
         /// This exit's clock minus the median of all exits' clocks, in milliseconds. Above a minute, no invitation may be redeemed here.
         own_clock_offset_ms: i64,
-        /// The revision of the latest change of a row. An exit that has applied only earlier revisions is behind. Revisions after
-        /// this one belong to heartbeats and sessions.
+        /// The revision of the latest change of a row. An exit that has applied only earlier revisions is behind. Later revisions
+        /// belong to heartbeats and sessions.
         changed: i64,
         /// The exits, sorted by name.
         exits: Vec<FleetExit>,
@@ -312,9 +312,9 @@ pub enum FleetMessage {
         /// The roster and its signature, as clients get it.
         bytes: Vec<u8>,
     },
-    /// Whether an operator at another exit drains this one. Sent when this changes.
+    /// Whether an operator at another exit drains this exit. Sent when this changes.
     Drain {
-        /// Whether this exit should send its clients away.
+        /// Whether this exit should send its clients to other exits.
         on: bool,
     },
 }

@@ -196,7 +196,7 @@ impl Exits {
 
     /// Returns this exit's clock minus the median of all live exits' clocks. etcd does not report its own clock.
     ///
-    /// With two exits, nobody can tell which of them is wrong, so each one differs from the median by half of the difference.
+    /// With two exits, nobody can tell which of them is wrong, so each clock differs from the median by half of the difference.
     pub(crate) fn own_clock_offset(&self, me: &ExitId) -> i64 {
         let others = self.heartbeats.iter().filter(|(exit, _)| *exit != me);
         let mut offsets: Vec<i64> = others.filter_map(|(_, seen)| seen.clock_offset).collect();

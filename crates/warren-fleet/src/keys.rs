@@ -34,7 +34,7 @@ pub(crate) enum Key {
     Drain(ExitId),
     /// `wr/ID`: the latest transaction of an exit's link.
     Written(ExitId),
-    /// `po/ID`: written by an exit's link with each heartbeat and with sessions' records. It has no lease.
+    /// `po/ID`: written by an exit's link with each heartbeat and with sessions' records. This key has no lease.
     Position(ExitId),
     /// `ro`: the signed roster.
     Roster,

@@ -87,7 +87,7 @@ enum Store {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Transaction {
     pub(crate) expected: BTreeMap<String, Expected>,
-    /// Written if everything is as expected: new values by key, or `None` to delete a key.
+    /// Written if every key is as expected: new values by key, or `None` to delete a key.
     pub(crate) then: BTreeMap<String, Option<Vec<u8>>>,
     /// Written otherwise.
     pub(crate) otherwise: BTreeMap<String, Option<Vec<u8>>>,

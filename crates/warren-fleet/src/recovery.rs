@@ -65,14 +65,14 @@ pub(crate) struct Basis {
     pub(crate) is_restored: bool,
     /// Whether it is certain that rows that only the copy has were lost, and not removed after the copy was made.
     pub(crate) is_newer: bool,
-    /// Whether an invitation that only the store has must have been withdrawn. That is not certain if the link has followed the
-    /// restored store, which lacked the invitation too.
+    /// Whether an invitation that only the store has must have been withdrawn. The withdrawal is not certain if the link has
+    /// followed the restored store, which lacked the invitation too.
     pub(crate) withdraws: bool,
 }
 
 impl Basis {
     /// Makes the basis for a command that compares a whole copy with the store. `newest` is the revision of the store's latest
-    /// change. It is `None` if the store has lost everything.
+    /// change. `newest` is `None` if the store has lost everything.
     pub(crate) fn of_command(age: Age, revision: i64, newest: Option<i64>, is_restored: bool) -> Self {
         let is_newer = match age {
             Age::Same => is_restored && newest.is_none_or(|newest| revision >= newest),
@@ -248,7 +248,7 @@ fn is_used(row: &RowChange) -> bool {
 /// Removes a key, and the client that has it as its key or next key.
 fn revocation(key: PublicKey, tombstone: &RowChange, store: &Rows) -> Vec<RowChange> {
     let mut group = vec![tombstone.clone()];
-    // This is done even if the client's row cannot be read.
+    // The client is removed even if its row cannot be read.
     if store.is_there(RowId::Client(key)) {
         group.push(RowId::Client(key).deletion());
     }
@@ -294,8 +294,8 @@ pub(crate) fn exits(
     basis: Basis,
 ) -> ExitChanges {
     let mut changes = ExitChanges { removed: removed_exits(removed, store, basis), ..ExitChanges::default() };
-    // A copy of an earlier release does not list removed exits. A copy of a later epoch may lack an exit that was away since that
-    // epoch began.
+    // A copy of an earlier release does not list removed exits. A copy of a later epoch may lack an exit that was not linked
+    // since that epoch began.
     let gone = store.members.iter().filter(|(exit, joined)| {
         basis.age == Age::Same
             && !members.contains(*exit)

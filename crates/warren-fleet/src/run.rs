@@ -432,7 +432,7 @@ impl Runner {
     fn save(&mut self) {
         let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
         if !is_saving && self.disk.has_failed.swap(false, Ordering::Relaxed) {
-            // Everything is saved once more, because the failed save has left the disk out of date.
+            // The whole copy is saved once more, because the failed save has left the disk out of date.
             (self.disk.position, self.disk.changes) = (None, u64::MAX);
         }
         let Some((position, meta)) = self.history.to_save(&self.link) else { return };

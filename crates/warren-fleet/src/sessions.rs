@@ -149,7 +149,7 @@ impl Sessions {
     /// Replaces all records.
     pub(crate) fn replace(&mut self, me: &ExitId, records: Records) {
         self.records = records;
-        // An old backup of the store has records of sessions that are over. They would last as long as this exit's lease.
+        // An old backup of the store has records of sessions that are over. Such records would last as long as this exit's lease.
         let own = self.records.iter().filter_map(|(key, (_, record))| Some((*key, record.as_ref()?)));
         let over: Vec<_> = own
             .filter(|(key, record)| record.exit == *me && !self.own.contains_key(key))
@@ -173,7 +173,7 @@ impl Sessions {
         self.records.get(key).map_or(0, |(modified, _)| *modified)
     }
 
-    /// Applies a record from the store. Returns a message for the exit if a session has moved away from here.
+    /// Applies a record from the store. Returns a message for the exit if a session has moved from here to another exit.
     pub(crate) fn record(
         &mut self,
         me: &ExitId,

@@ -25,7 +25,7 @@ use crate::transaction::{Draft, Expected, Known, draft};
 /// How long a member of etcd may take to answer. After that, another member is tried.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(1200);
 
-/// The most keys in one answer while everything is read.
+/// Maximum number of keys in one answer of a full reading.
 const PAGE: i64 = 2000;
 
 /// Largest message from etcd: a page of the largest rows, or the events of many transactions.
@@ -50,7 +50,7 @@ impl StoreOptions {
     /// # Errors If it cannot be reached, does not prove its identity, or refuses this client.
     pub(crate) async fn connect(&self, endpoint: &str) -> anyhow::Result<Client> {
         let mut options =
-            // Without this option, the watch of a member that is cut off from the others would stay open and silent.
+            // Without this option, the watch of a member that has lost the other members would stay open and silent.
             ConnectOptions::new().with_require_leader(true).with_connect_timeout(ANSWER_TIMEOUT);
         if endpoint.starts_with("https://") {
             let mut tls = TlsOptions::new();
@@ -155,7 +155,7 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
     Ok(found)
 }
 
-/// Reads everything that a link follows, as it is at one revision.
+/// Reads all values that a link watches, as of one revision.
 pub(crate) async fn read_all(client: &Client, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)> {
     read_pages(client, keys, || ()).await
 }
@@ -253,13 +253,13 @@ fn operation(key: &str, value: Option<&[u8]>, lease: Option<Lease<'_>>) -> TxnOp
 
 /// The operations of a recovery on the store, which is etcd or a simulated store.
 pub(crate) trait Transact {
-    /// Reads everything that a link follows, as it is at one revision.
+    /// Reads all values that a link watches, as of one revision.
     async fn all(&mut self, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)>;
 
     /// Reads a key and all keys with a prefix, as they are at one revision.
     async fn some(&mut self, key: &str, prefix: &str) -> anyhow::Result<Vec<Pair>>;
 
-    /// Sends a transaction. Returns the store's revision, or `None` if something is not as expected.
+    /// Sends a transaction. Returns the store's revision, or `None` if a key is not as expected.
     async fn transact(&mut self, transaction: &Transaction) -> anyhow::Result<Option<i64>>;
 }
 

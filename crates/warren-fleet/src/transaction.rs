@@ -121,8 +121,8 @@ impl Drafting<'_> {
             self.expect(Subject::Row(id));
             return Ok(());
         }
-        // This check does not depend on what the exit has seen. An invitation belongs to the first key that used it, and to the key
-        // that replaces that key.
+        // This check does not depend on the rows that the exit has seen. An invitation belongs to the first key that used it, and
+        // to the key that replaces that key.
         if let (Some(user), Some(invitation)) = (used_by(&current), invitation_of(&row))
             && invitation.used_by != Some(user)
             && !self.request.contains(&RowId::Client(user).deletion())

@@ -58,7 +58,7 @@ pub(crate) async fn add(
 ) -> anyhow::Result<()> {
     let _: Option<RoleAddResponse> = unless(auth.role_add(name).await, "already exists")?;
     in_words(auth.role_grant_permission(name, Permission::read_write(keys.prefix()).with_prefix()).await)?;
-    // This removes the user of an earlier ticket, whose password is no longer needed.
+    // Removes the user of an earlier ticket, whose password is no longer needed.
     let _ = auth.user_delete(name).await;
     let options = password.is_none().then(|| UserAddOptions::new().with_no_pwd());
     in_words(auth.user_add(name, password.unwrap_or_default(), options).await)?;

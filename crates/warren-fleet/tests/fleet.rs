@@ -215,8 +215,8 @@ fn dates_of_two_exits_do_not_conflict_and_other_changes_do() {
     let anna = client("anna", key(1));
     a.store(&[anna.into()]);
     wait_for("she is known", Duration::from_secs(5), || b.client(key(1)).map(drop));
-    // Both exits change the client at the same time, so neither has heard of the other's change. Each exit proposes under
-    // the lock under which it applies changes, so the row that it sends is the one that it has read.
+    // Both exits change the client at the same time, so neither exit has learned of the other exit's change. Each exit proposes
+    // under the lock under which it applies changes, so the row that it sends is the one that it has read.
     let propose = |exit: &Exit, change: &dyn Fn(Client) -> Client| {
         let proposed = exit.propose(|seen| match seen.rows.get(&RowId::Client(key(1))) {
             Some(RowChange::Client { client: Some(client), .. }) => Some(vec![change(client.clone()).into()]),

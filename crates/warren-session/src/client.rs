@@ -143,8 +143,8 @@ impl ClientSession {
     }
 
     /// Tells the exit that the client keeps this session, although the client has opened another session at another exit of the
-    /// fleet. Without this message, this exit could learn of the other session from the store and end this one. `claim` must be
-    /// higher than the claim of every earlier session.
+    /// fleet. Without this message, this exit could learn of the other session from the store, and end its own session. `claim`
+    /// must be higher than the claim of every earlier session.
     pub fn stay(&mut self, claim: u64) {
         self.config.claim = claim;
         if planted_moves::is_planted(planted_moves::Bug::StayUnsaid) {
@@ -173,7 +173,7 @@ impl ClientSession {
         self.stop_with(Stop::Requested);
     }
 
-    /// Returns the next action to carry out, in order. `None` means that nothing is left to do.
+    /// Returns the next action to carry out, in order. `None` if there is none.
     pub fn poll_action(&mut self) -> Option<ClientAction> {
         self.actions.pop_front()
     }

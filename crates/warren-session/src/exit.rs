@@ -87,10 +87,10 @@ pub struct ExitSessions {
     leaving: Option<Goodbye>,
 }
 
-/// How long a client has been away when its connection ends.
+/// How long a client has been silent when its connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Absence {
-    /// The client was there a moment ago.
+    /// The client was heard a moment ago.
     Fresh,
     /// The client has been silent for an idle timeout.
     Long,
@@ -171,11 +171,12 @@ impl ExitSessions {
         }
     }
 
-    /// Returns the next action to carry out, in order; `None` when there is nothing left to do.
+    /// Returns the next action to carry out, in order. `None` if there is none.
     pub fn poll_action(&mut self) -> Option<ExitAction> {
         loop {
             let mut action = self.actions.pop_front()?;
-            // A batch is filled only when it leaves, so that it contains all changes made until then. It may turn out empty.
+            // A batch is filled only when it is returned here, so that it contains all changes made until then. An empty batch is
+            // dropped.
             if let ExitAction::Store(request) = &mut action
                 && !self.store.fill_batch(request, &self.registry)
             {

@@ -1,5 +1,5 @@
-//! The reasons that a side gives when it ends a connection or a session. They are a closed set. Each has a code, and a sentence
-//! for the user.
+//! The reasons that a side gives when it ends a connection or a session. The set of reasons is closed. Each has a code, and a
+//! sentence for the user.
 
 mod violation;
 

@@ -138,7 +138,7 @@ impl TokenDigest {
     /// The lowest digest in sort order.
     pub(crate) const LOWEST: Self = Self([0; 32]);
 
-    /// The first 8 bytes in hexadecimal. They identify an invitation and are valid in file names.
+    /// The first 8 bytes in hexadecimal. This text identifies an invitation and is valid in file names.
     pub fn label(&self) -> String {
         self.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }

@@ -145,12 +145,12 @@ impl Clients {
     }
 }
 
-/// Forgets a client's tracked flows, because the client is cut off. Otherwise connection tracking would keep the flows, and the
-/// next client with the same addresses would get their packets.
+/// Forgets a client's tracked flows, because the client may no longer use its addresses. Otherwise connection tracking would keep
+/// the flows, and the next client with the same addresses would get their packets.
 fn forget_flows(lease: Lease) {
     let addresses: Vec<IpAddr> = lease.addresses().collect();
-    // This runs on another thread. A busy exit tracks many flows, and the daemon must not wait until the kernel has listed them
-    // all.
+    // The flows are removed on another thread. A busy exit tracks many flows, and the daemon must not wait until the kernel has
+    // listed them all.
     tokio::task::spawn_blocking(move || match tracking::forget(&addresses) {
         Ok(flows) => tracing::debug!(flows, "forgot the flows of a client"),
         Err(error) => tracing::warn!("cannot forget the flows of a client that was cut off: {error}"),

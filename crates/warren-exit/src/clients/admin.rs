@@ -110,7 +110,7 @@ impl Clients {
 
     /// Removes a client, which ends its session, or withdraws the invitation of that name.
     pub(crate) fn remove(&mut self, name: &str) -> Result<Proposed, RequestRefused> {
-        // This check comes first, because a removal is in force at once and stays in force even if it cannot be saved.
+        // Edits are checked first, because a removal is in force at once and stays in force even if it cannot be saved.
         self.refuse_if_edited()?;
         // The key is looked up before the removal. Afterwards the registry no longer knows the name.
         let key = self.registry().by_name(name).map(|client| client.public_key);
@@ -131,7 +131,7 @@ impl Clients {
         Ok(Proposed { id, key, in_force: is_disabled.then_some("the client is cut off") })
     }
 
-    /// Carries out a change and stores it. A client that was removed is cut off when this returns.
+    /// Carries out a change and stores it. The session of a removed client has ended when this function returns.
     ///
     /// # Errors When the change could not be stored.
     pub(crate) async fn settle(

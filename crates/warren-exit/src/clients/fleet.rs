@@ -18,7 +18,7 @@ use warren_control::{CutOff, RequestRefused};
 use warren_session::PublicKey;
 
 /// How long an operator waits for the store.
-// This is longer than the three seconds after which the exit itself gives a request up (`PATIENCE` in `fleet/requests.rs`).
+// This time is longer than the three seconds after which the exit itself gives a request up (`PATIENCE` in `fleet/requests.rs`).
 const STORE_PATIENCE: Duration = Duration::from_millis(3_200);
 
 /// How long a command waits for the other exits to apply a change that is in the store.
@@ -133,8 +133,8 @@ impl Clients {
         }
     }
 
-    /// Makes the exit serve clients or send them away. Returns whether that has changed. If so, the caller must tell the fleet at
-    /// once.
+    /// Makes the exit serve clients, or send them to other exits. Returns whether that has changed. If so, the caller must tell
+    /// the fleet at once.
     pub(crate) fn serve_as_fleet(&mut self) -> bool {
         let Self { sessions, fleet, .. } = self;
         fleet.as_mut().is_some_and(|fleet| fleet.serve(Instant::now(), sessions))

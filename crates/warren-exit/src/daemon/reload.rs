@@ -61,7 +61,7 @@ impl Daemon<'_> {
         self.follow_host().await?;
         self.worker.send_all(SharedCommand::SetForwarding { forwarding: forwarding(&self.config) }).await;
         warn_of_networks_untold(&self.config);
-        // This comes last: by now the host lets clients reach the announced addresses.
+        // Clients are told last, because by now the host lets them reach the announced addresses.
         self.clients.announce(announced(&self.config))?;
         if let Some(signed) = roster {
             roster::take(&mut self.clients, &state, signed.as_bytes())?;

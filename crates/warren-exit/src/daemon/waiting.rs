@@ -57,7 +57,7 @@ impl Daemon<'_> {
         self.clients.take_link_event(event, &self.config);
     }
 
-    /// Makes the exit serve its clients, or send them away, as the fleet requires.
+    /// Makes the exit serve its clients, or send them to other exits, as the fleet requires.
     pub(super) fn follow_fleet(&mut self) {
         if self.clients.serve_as_fleet()
             && let Some(link) = &mut self.fleet

@@ -29,9 +29,9 @@ pub(super) struct Serving {
     answered: Option<u64>,
     /// Whether an operator has drained the exit. The operator may have done so at any exit of the fleet.
     is_drained: bool,
-    /// Whether the exit sends its clients away because it ends.
+    /// Whether the exit sends its clients to other exits because it ends.
     is_ending: bool,
-    /// Whether clients are sent away now.
+    /// Whether clients are sent to other exits now.
     is_leaving: bool,
     /// When an exit that has become stale ends the sessions of the clients that are still connected.
     cut_off: Option<Instant>,
@@ -61,7 +61,7 @@ impl Serving {
 
     /// Records that the store answered `ago` before now. Returns whether the answer is a new one.
     pub(super) fn heard(&mut self, now: Instant, ago: Duration) -> bool {
-        // This is the same answer as before, or an earlier one, for instance because `warren-fleet` has restarted.
+        // `ago` belongs to the same answer as before, or to an earlier one, for instance because `warren-fleet` has restarted.
         if self.answered.is_some() && ago.saturating_add(SAME) >= self.silent(now) {
             return false;
         }
@@ -83,7 +83,7 @@ impl Serving {
         self.is_drained = on;
     }
 
-    /// Sends the clients away for good.
+    /// Sends the clients to other exits for good.
     pub(super) fn end(&mut self) {
         self.is_ending = true;
     }

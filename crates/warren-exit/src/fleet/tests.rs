@@ -302,7 +302,7 @@ fn what_cannot_be_meant_is_refused_and_a_new_link_puts_it_right() {
     assert!(exit.hear(FleetMessage::Whole { revision: 2, rows: gone, is_last: true }).is_err(), "a deletion");
     let roster = FleetMessage::Roster { bytes: vec![0; MAX_ROSTER_LENGTH + 1] };
     assert!(exit.hear(roster).is_err(), "a roster that is too long");
-    // The control: no client was lost, and everything continues.
+    // The control: no client was lost, and a new link works.
     exit.link(rows());
     assert!(exit.has(ALICE) && exit.has(BOB));
     assert!(exit.hear(change(2)).is_ok());

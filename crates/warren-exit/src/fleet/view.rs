@@ -11,7 +11,7 @@ use super::{Fleet, Verdict};
 /// Which other exits have applied a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// How many exits have applied the revision, including this one.
+    /// How many exits have applied the revision, including this exit.
     pub(crate) heard: usize,
     /// The names of live exits that have not applied the revision.
     pub(crate) waiting: Vec<String>,
@@ -42,7 +42,7 @@ impl Fleet {
 
     /// Returns which exits have applied a revision.
     pub(crate) fn heard(&self, revision: i64) -> Heard {
-        // This exit itself has applied the revision.
+        // The count begins at 1, because this exit itself has applied the revision.
         let mut heard = Heard { heard: 1, ..Heard::default() };
         for exit in self.others() {
             let name = exit.exit.to_string();

@@ -170,8 +170,8 @@ pub(super) fn end_connections(config: &ExitSettings, forwards: Vec<ForwardedPort
         };
         leads_to_client && !forwards.iter().any(|forward| leads(forward, flow))
     };
-    // This runs on another thread, because a busy exit tracks many flows. In the meantime, the ruleset already drops packets of the
-    // removed forwards.
+    // The connections are removed on another thread, because a busy exit tracks many flows. In the meantime, the ruleset already
+    // drops packets of the removed forwards.
     spawn_blocking(move || match tracking::forget_sent_on(is_over) {
         Ok(connections) => tracing::debug!(connections, "ended connections of forwards that are gone"),
         Err(error) => tracing::error!("cannot end the connections of forwards that are gone: {error}"),

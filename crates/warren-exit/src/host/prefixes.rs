@@ -27,11 +27,11 @@ enum Addresses {
     /// The exit belongs to no fleet, or no client has a network.
     #[default]
     NotNeeded,
-    /// At least one address was never found out. It could be in any network.
+    /// At least one address was never found out. The missing address could be in any network.
     Unknown,
     Known(Vec<IpAddr>),
-    /// The helper's last list was empty. These are the addresses of the list before that. The list may be empty only because
-    /// another program is rewriting resolv.conf, so the previous addresses stay valid until the next check.
+    /// The helper's last list was empty. These are the addresses of the previous list. The list may be empty only because another
+    /// program is rewriting resolv.conf, so the previous addresses stay valid until the next check.
     Emptied(Vec<IpAddr>),
 }
 

@@ -37,7 +37,7 @@ impl Upkeep {
     /// Applies the steps of `plan` that the previous plan lacked. Then restores everything that is missing on the host, and logs
     /// it.
     ///
-    /// `began` is when the daemon began to make `plan`. That time counts as part of the check.
+    /// `began` is when the daemon began to make `plan`. The time since then counts as part of the check.
     pub(super) async fn look(&mut self, host: &mut Host, plan: anyhow::Result<Plan>, began: Instant) {
         let mut failed = Vec::new();
         match plan {

@@ -99,7 +99,7 @@ impl<Question> Server<Question> {
     /// Stops listening. A TCP address is free when this returns.
     pub(crate) async fn close(mut self) {
         self.accepting.abort();
-        // This waits until the task has dropped the socket. The task's result only says that it was aborted.
+        // Waits until the task has dropped the socket. The task's result only says that it was aborted.
         drop((&mut self.accepting).await);
     }
 

@@ -112,7 +112,7 @@ fn sentence_as_json(sentence: &str) -> String {
 fn answer(status: &str, content_type: &str, body: String) -> Answer {
     Answer::new(status, &format!("{content_type}; charset=utf-8"), body)
         .with("Content-Security-Policy", POLICY)
-        // This is for browsers that do not know `frame-ancestors`.
+        // X-Frame-Options is for browsers that do not know `frame-ancestors`.
         .with("X-Frame-Options", "DENY")
         .with("Referrer-Policy", "no-referrer")
         // Pages of other sites cannot get a reference to this page's window, and cannot embed its answers.

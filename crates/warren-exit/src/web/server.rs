@@ -81,7 +81,7 @@ pub(crate) struct Named {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Typed {
     pub(crate) text: String,
-    /// The client that should get the name, if it exists already. Its own name counts as free.
+    /// The client that should get the name, if it exists already. The name of this client counts as free.
     pub(crate) of: Option<String>,
 }
 

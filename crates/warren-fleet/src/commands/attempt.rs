@@ -339,7 +339,7 @@ mod tests {
         let is_named = || Attempt::of(directory.path(), &a_ticket()).unwrap().is_named(&a_ticket());
         assert!(!is_named().unwrap());
         let renamed = |fleet: &str| FleetConfig { fleet: fleet.to_owned(), ..files.config.clone() };
-        // This also holds for a fleet of the same name: the attempt's own file still has its temporary name.
+        // A fleet of the same name is refused too, because the attempt's own file still has its temporary name.
         for fleet in ["other", "home"] {
             write_config(directory.path(), &renamed(fleet)).unwrap();
             let refused = is_named().unwrap_err().to_string();

@@ -121,7 +121,7 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let begun = match upload(&mut client, &keys, &registry).await {
         Ok(count) => {
             reached("clients stored");
-            // This comes last, so that no link begins to serve an incomplete fleet.
+            // `fleet.toml` is written last, so that no link begins to serve an incomplete fleet.
             write_config(directories.config, &config).map(|()| count)
         }
         Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! `warren fleet leave`: the exit keeps its clients, and no longer shares anything.
+//! `warren fleet leave`: the exit keeps its clients, and no longer shares them with other exits.
 //!
 //! The command may be killed at any moment and run again. It writes the clients into a file, takes the exit out of the fleet, and
 //! then gives `fleet.toml` another name. From then on, it needs neither the store nor the link's copy, and removes the copy and

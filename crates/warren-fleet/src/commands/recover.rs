@@ -101,7 +101,7 @@ pub(crate) async fn recover(
     let done = put_back(&mut fleet, &copy, &contents, (state, age), &rosters).await?;
     let before = if state == State::Lost { 0 } else { done.newest };
     let recoveries = recoveries(&copy, &fleet.meta, age, before);
-    // This comes last, because the links use the store again once it has the new epoch.
+    // The new epoch begins last, because the links use the store again once it has the new epoch.
     begin_epoch(&mut fleet, latest, recoveries).await?;
     print(&report(&done))
 }
@@ -115,7 +115,7 @@ fn chosen(own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Resul
         }
         None => own.cloned().context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
     };
-    // This is checked before anything is written, because an empty store would accept any fleet.
+    // The fleet is checked before anything is written, because an empty store would accept any fleet.
     if own.is_some_and(|own| own.meta.id != copy.meta.id) {
         bail!("the backup is of a fleet other than this exit's; nothing was changed");
     }
@@ -164,7 +164,7 @@ async fn put_back(
     let members: BTreeSet<ExitId> = contents.members.keys().cloned().collect();
     let in_store = exits_in_store(&mut fleet.client, &fleet.keys).await?;
     let changes = exits(&members, &contents.removed, &in_store, basis);
-    // This comes first, so that no removed exit gets the clients that are put back.
+    // Exits are removed first, so that no removed exit gets the clients that are put back.
     remove_exits(&mut fleet.client, &fleet.keys, &changes.removed).await?;
     let disabled = if state == State::Intact { Vec::new() } else { disagreements(&contents.rows, &before) };
     let (rows, _) = bring_back(&mut fleet.client, &fleet.keys, &contents.rows, basis).await?;

@@ -119,7 +119,7 @@ fn text(report: &Report, waiting: &[ExitId], unreadable: &[ExitId]) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{:width$}  STATE     SESSIONS  MBIT/S  CORES  LATEST CHANGE", "EXIT");
     for Line { exit, is_drained, has_heard } in &report.exits {
-        // If an exit has been without the store for too long, it also sends its clients away by itself.
+        // If an exit has been without the store for too long, it also sends its clients to other exits without an operator.
         let state = match (exit.is_alive, *is_drained || exit.state == ExitState::Draining) {
             (false, _) => "gone",
             (true, true) => "draining",

@@ -48,7 +48,7 @@ impl Pair {
     /// Logs once that this value cannot be read, no matter how often it is read.
     fn warn(&self, what: &str, error: &str) {
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-        // This bounds the memory. Some lines then appear in the log again.
+        // Clearing the map bounds the memory. Some lines then appear in the log again.
         if said.len() >= MOST_SAID {
             said.clear();
         }
@@ -233,7 +233,7 @@ impl Copy {
         self.changes += 1;
     }
 
-    /// Replaces everything. Returns the changes, and records them as unseen.
+    /// Replaces the whole copy. Returns the changes, and records them as unseen.
     pub(crate) fn replace(&mut self, revision: i64, mut rows: Rows, others: Others) -> Vec<RowChange> {
         // Without this, a damaged value would look like a deletion, and the exit would end the client's session.
         rows.keep_unreadable(&self.rows);
@@ -262,7 +262,7 @@ impl Copy {
     pub(crate) fn event(&mut self, key: &Key, pair: &Pair) -> Option<(Before, Option<RowChange>)> {
         if let Key::Row(id) = key {
             let Some(row) = pair.row(*id) else {
-                // The earlier content stays in force, because a damaged value must not cut a client off.
+                // The earlier content stays in force, because a damaged value must not end a client's session.
                 Arc::make_mut(&mut self.rows).cannot_read(*id, pair.modified);
                 return None;
             };
@@ -289,7 +289,7 @@ impl Copy {
         self.unseen.forget(up_to);
     }
 
-    /// Records whether rows take something away from a client.
+    /// Records whether rows remove or disable a client.
     pub(crate) fn note_revoked(&mut self, rows: &[RowChange]) {
         self.has_revoked |= rows.iter().any(|row| match row {
             RowChange::Client { client, .. } => client.as_ref().is_none_or(|client| client.disabled),

@@ -634,7 +634,7 @@ fn an_answer_is_for_its_request() {
     let mut world = settled();
     world.propose(0, vec![client(1, 1, 1).into()]);
     world.deliver_to_link(0);
-    // The exit starts anew, and makes a request with the same number.
+    // The exit restarts, and makes a request with the same number.
     let side = &mut world.sides[0];
     (side.next, side.proposed) = (0, BTreeMap::new());
     side.to_exit.clear();
@@ -732,7 +732,7 @@ fn the_later_session_has_the_record() {
     let said = sessions.record(&me, key(1), 9, record(4));
     let elsewhere = FleetMessage::Elsewhere { key: key(1), nonce: vec![1], claim: 4, exit: other.clone() };
     assert_eq!(said, Some(elsewhere));
-    // The link restarts, and the exit lists all of its sessions. This session is about to end.
+    // The link restarts, and the exit lists all of its sessions. The session here is about to end.
     sessions.open(key(1), (vec![1], 3), start);
     assert_eq!(writes(&mut sessions), (0, 1), "the client is not thrown off the other exit");
 }
@@ -913,7 +913,7 @@ fn an_exit_whose_value_cannot_be_read_stays_in_the_fleet() {
     let expected: BTreeMap<_, _> = [own, known, (exit(3), Some(Member::default()))].into();
     link.whole(5, &[pair(1, 1), pair(2, 2), damaged(3, 3)]);
     assert_eq!(kept(&link), expected);
-    // Two values are damaged later, one of them the exit's own. The exit writes its own value again.
+    // Later, two values are damaged, and one of these values is the exit's own. The exit writes its own value again.
     let writes_own = |link: &Link| link.heartbeat(SystemTime::now()).unwrap().0.then.contains_key(&name(1));
     assert!(!writes_own(&link));
     link.events(6, &[damaged(1, 6), damaged(2, 6)], SystemTime::now());

@@ -41,7 +41,7 @@ pub(super) struct Site {
     pub(super) slow_until: Option<Instant>,
     /// When the link notices that the path is cut.
     pub(super) breaks_at: Option<Instant>,
-    /// Names that a recovery could not put back. It reports them to the operator.
+    /// Names that a recovery could not put back. The recovery reports these names to the operator.
     pub(super) left_out: Vec<String>,
     pub(super) disk: Option<Snapshot>,
     to_exit: VecDeque<FleetMessage>,

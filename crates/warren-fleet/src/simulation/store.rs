@@ -40,7 +40,7 @@ impl MapStore {
         Self { revision, cluster, ..Self::default() }
     }
 
-    /// Carries out a transaction. Returns whether everything was as expected.
+    /// Carries out a transaction. Returns whether every key was as expected.
     pub(crate) fn apply(&mut self, transaction: &Transaction) -> bool {
         self.apply_leased(transaction, None)
     }
@@ -135,7 +135,7 @@ impl MapStore {
         ended.into_iter().for_each(|lease| self.revoke(lease));
     }
 
-    /// Replaces everything with a backup. A backup contains no history of events. Leases begin again.
+    /// Replaces the content of the store with a backup. A backup contains no history of events. Leases begin again.
     pub(crate) fn restore(&mut self, backup: &Self, cluster: u64, now: Instant) {
         let last_lease = self.last_lease;
         *self = backup.clone();

@@ -89,7 +89,7 @@ async fn read(client: &mut impl Transact, keys: &Keys) -> anyhow::Result<State> 
         if let Some(Key::Member(exit)) = keys.parse(&pair.key) {
             state.members.insert(exit);
         } else {
-            // A damaged value is written anew.
+            // A damaged value is replaced.
             let value = pair.value.as_deref().unwrap_or_default();
             state.returned = serde_json::from_slice(value).unwrap_or_default();
             state.modified = pair.modified;

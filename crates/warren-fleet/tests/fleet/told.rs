@@ -137,7 +137,7 @@ fn in_an_idle_fleet_nobody_is_behind_and_an_exit_that_does_not_apply_a_change_is
         });
     };
     nobody_is_behind(&fleet);
-    // Heartbeats go on, so the store's revision grows.
+    // Heartbeats continue, so the store's revision grows.
     let revision = fleet.store.revision();
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(12) {

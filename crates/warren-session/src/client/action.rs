@@ -39,7 +39,7 @@ pub enum ClientAction {
     Close {
         /// The connection's number in the session.
         index: u32,
-        /// The reason. Its code is the QUIC application close code.
+        /// The reason, whose code is the QUIC application close code.
         reason: Goodbye,
     },
     /// A session is open: configure the host accordingly. Precedes the session's first [`Self::Attach`].

@@ -106,8 +106,8 @@ impl Lot {
         Self(number)
     }
 
-    /// Draws one of several places, each with a probability in proportion to its part. The rest of the lot
-    /// decides the next draw.
+    /// Draws one of several places, each with a probability in proportion to its part. The remainder of the lot decides the next
+    /// draw.
     fn draw(&mut self, parts: &[(usize, u64)]) -> Option<usize> {
         let total: u64 = parts.iter().map(|(_, part)| part).sum();
         let mut point = u128::from(self.0) * u128::from(total);

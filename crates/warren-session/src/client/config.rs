@@ -23,8 +23,8 @@ pub struct ClientConfig {
     /// The number of this session. It is higher than the numbers of all earlier sessions of this client process. With it, the
     /// exits of a fleet agree on which of two sessions counts.
     pub claim: u64,
-    /// Whether the client can open a session at another exit while this one continues. If so, a draining exit's message does not
-    /// end the session. Instead, the caller gets [`ClientAction::AskedToLeave`](super::ClientAction::AskedToLeave).
+    /// Whether the client can open a session at another exit while this session continues. If so, a draining exit's message does
+    /// not end the session. Instead, the caller gets [`ClientAction::AskedToLeave`](super::ClientAction::AskedToLeave).
     pub moves_without_gap: bool,
     /// The fleet that the client follows, and the serial of the newest roster that it has.
     pub fleet: Option<(FleetName, u64)>,

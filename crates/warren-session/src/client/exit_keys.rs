@@ -109,7 +109,7 @@ impl ExitKeys {
             self.learnt.retain(|learnt| learnt.key != withdrawn);
             news.push(KeyNews::Withdrawn(withdrawn));
         }
-        // This comes before learning a new key, because retiring a key may make room for it.
+        // Keys are retired before new keys are learnt, because retiring a key may make room for a new one.
         if keys.contains(&by) {
             self.older_than(by).into_iter().filter(|old| !keys.contains(old)).for_each(|old| {
                 self.retire(old);

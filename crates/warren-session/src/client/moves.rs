@@ -79,7 +79,7 @@ pub enum Switched {
 #[derive(Debug, Default)]
 pub struct Moves {
     under_way: Option<Move>,
-    /// When to look for another exit, because the one in use sends its clients away.
+    /// When to look for another exit, because the exit in use sends its clients to other exits.
     leave_at: Option<Instant>,
     /// Until this time, no move to a better exit begins.
     rests_until: Option<Instant>,
@@ -127,9 +127,9 @@ enum Proof {
 }
 
 impl Moves {
-    /// Records that the exit in use sends its clients to other exits of the fleet. The client looks for one after a `pause`,
-    /// because many clients leave at once and should not all reach the other exits in the same moment. Returns whether the
-    /// request is new.
+    /// Records that the exit in use sends its clients to other exits of the fleet. The client looks for another exit after a
+    /// `pause`, because many clients leave at once and should not all reach the other exits at the same moment. Returns whether
+    /// the request is new.
     pub fn asked_to_leave(&mut self, now: Instant, pause: Duration) -> bool {
         if let Some(moved) = self.under_way.as_mut().filter(|moved| moved.is_building()) {
             // The client is leaving already. If the move fails, it tries again.
@@ -197,7 +197,7 @@ impl Moves {
         }
     }
 
-    /// Records that an echo through a session could not be sent. That says nothing about the session.
+    /// Records that an echo through a session could not be sent. Such a failure says nothing about the session.
     pub fn unanswered(&mut self, now: Instant, which: Which) {
         *self.proof(which) = Proof::Missing;
         if let Some(moved) = &mut self.under_way {

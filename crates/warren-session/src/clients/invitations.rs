@@ -73,7 +73,7 @@ impl Invitations {
 
     /// The tokens of a name's unused invitations.
     pub(super) fn unused_of(&self, name: &str) -> Vec<TokenDigest> {
-        // The set is sorted by name, then by token. This is the lowest entry that the name can have.
+        // The set is sorted by name, then by token. The range starts at the lowest entry that the name can have.
         let from = (name.to_owned(), TokenDigest::LOWEST);
         self.unused.range(from..).take_while(|(other, _)| other == name).map(|(_, token)| *token).collect()
     }

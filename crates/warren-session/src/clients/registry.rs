@@ -312,8 +312,8 @@ impl ClientRegistry {
         // The next key is always a Warren key, so a WireGuard client becomes a Warren client here.
         let renewed = Client { public_key: next, next_public_key: None, wireguard: None, ..client };
         self.set_client(next, Some(renewed));
-        // A later removal of the client also deletes the invitation that it used. It looks for that invitation by the client's
-        // current key.
+        // A later removal of the client also deletes the invitation that it used. The removal finds the invitation by the
+        // client's current key.
         for token in self.invitations.used_by(key) {
             let used = self.invitations.get(&token).cloned();
             self.set_invitation(token, used.map(|used| Invitation { used_by: Some(next), ..used }));

@@ -57,7 +57,7 @@ impl ClientTable {
     }
 
     /// Removes the client's entries from the indexes. While several rows are replaced, another client may have taken over some of
-    /// these entries. They stay.
+    /// these entries. Such entries stay.
     fn unindex(&mut self, client: &Client) {
         let key = client.public_key;
         if self.names.get(&client.name) == Some(&key) {

@@ -25,7 +25,7 @@ pub enum ExitAction {
     Close {
         /// The connection.
         connection: u64,
-        /// The reason. Its code is the QUIC application close code, its sentence the reason phrase.
+        /// The reason. The QUIC application close frame contains the reason's code, and its sentence as the reason phrase.
         reason: Goodbye,
     },
     /// A client has enrolled itself with an invitation, and the enrolment is stored.

@@ -193,8 +193,8 @@ impl ExitSessions {
     /// Applies a registry that the operator edited: its clients and their settings. This exit's leases and dates stay, because
     /// they are newer.
     ///
-    /// Sessions of unchanged clients go on. Removed keys stay removed. A client that enrolled meanwhile stays if its invitation
-    /// is still open in the edited registry.
+    /// Sessions of unchanged clients continue. Removed keys stay removed. A client that enrolled meanwhile stays if its
+    /// invitation is still open in the edited registry.
     ///
     /// # Errors
     ///

@@ -63,7 +63,7 @@ impl ExitSessions {
         let mut errors = Vec::new();
         let (mut own, mut stored) = (Vec::new(), Vec::new());
         for row in changes {
-            // This is looked up before the merge, because merging can add rows that the store lacks.
+            // `is_own` is computed before the merge, because merging can add rows that the store lacks.
             let is_own = self.store.owes(row.id());
             let Some(row) = self.merged(row, writer) else { continue };
             let row = fitting(row, &self.pool).unwrap_or_else(|(key, error)| {
@@ -118,7 +118,7 @@ impl ExitSessions {
                 (client.leased_ipv4, client.leased_ipv6) = (own.leased_ipv4, own.leased_ipv6);
             }
             client.last_seen = own.last_seen;
-            // A client without a session here may be at another exit. That exit knows better which key the client was shown.
+            // A client without a session here may be at another exit. The other exit knows better which key the client was shown.
             if self.by_key.contains_key(&key) {
                 client.exit_key = own.exit_key;
             }

@@ -45,8 +45,8 @@ struct PeerConnection {
 pub(super) enum Phase {
     /// The connection's first message is due by the deadline.
     Waiting { deadline: Instant, enrolled: bool },
-    /// The connection waits until `patience` for the store to confirm an enrolment or a lease. Its next message is due by
-    /// `deadline`.
+    /// The connection waits until `patience` for the store to confirm an enrolment or a lease. The connection's next message is
+    /// due by `deadline`.
     Storing { request: StoreRequestId, patience: Instant, deadline: Instant, enrolled: bool },
     /// The connection carries traffic of a session.
     Attached { session: SessionId, index: u32 },

@@ -37,7 +37,8 @@ impl ExitSessions {
             self.actions.push_back(ExitAction::Detach { session, connection, index });
         }
         self.actions.push_back(ExitAction::End { session, reason });
-        // These come after `End`: the driver must stop routing packets to the session before the clients learn the reason.
+        // The connections are closed after `End`, because the driver must stop routing packets to the session before the client
+        // learns the reason.
         for (_, connection) in ended.attached() {
             self.dismiss(connection, reason.goodbye());
         }

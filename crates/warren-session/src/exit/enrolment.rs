@@ -43,7 +43,7 @@ impl ExitSessions {
             return Ok(());
         }
         if self.fleet.is_clock_wrong {
-            // This clock is wrong, so an expired invitation could still look valid.
+            // With a wrong clock, this exit could take an expired invitation for a valid one.
             return Err(Goodbye::NotStored);
         }
         if is_planted(Bug::EnrolledTooEarly) {

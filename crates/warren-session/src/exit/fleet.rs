@@ -1,6 +1,6 @@
-//! How an exit of a fleet differs, because other exits have the same clients. It keeps its own copy of the registry, and
-//! remembers across a restart which rows the store may lack. It applies whole copies of the store. Its clients may have sessions
-//! at other exits ([`super::elsewhere`]).
+//! How an exit of a fleet differs, because other exits have the same clients. The exit keeps its own copy of the registry, and
+//! remembers across a restart which rows the store may lack. The exit applies whole copies of the store. The exit's clients may
+//! have sessions at other exits ([`super::elsewhere`]).
 
 use std::collections::BTreeSet;
 use std::time::Instant;

@@ -60,7 +60,7 @@ impl ExitSessions {
         let clients: Vec<Client> =
             keys.iter().filter_map(|key| self.registry.by_key(*key).cloned()).collect();
         for client in &clients {
-            // All earlier holders have lost these addresses by now, and the addresses were checked, so this cannot fail.
+            // All earlier holders have already lost these addresses, and the addresses were checked, so `reserve` cannot fail.
             let _ = reserve(&mut self.pool, client, seen(client));
         }
         for client in &clients {

@@ -16,7 +16,7 @@ const ENDED_INTERVAL: Duration = Duration::from_secs(5);
 /// Delay before repeating a write for which the store was unavailable, or that the store keeps refusing.
 const UNAVAILABLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Delay before resending a row that somebody else has changed meanwhile. By then the other change has arrived.
+/// Delay before resending a row that somebody else has changed meanwhile. The other change arrives within this time.
 const CONFLICT_INTERVAL: Duration = Duration::from_millis(100);
 
 impl ExitSessions {

@@ -1,7 +1,7 @@
 //! The boundary to the store that keeps the registry: requests go out as actions, results and changes of others come in.
 //!
-//! A **proposal** is a change that an operator or an invitation asks for. It is in force once it is stored. Changes that the exit
-//! makes by itself (leases, dates, the change to a next key), and changes that shut a client out, are in force at once.
+//! A **proposal** is a change that an operator or an invitation asks for. A proposal is in force once it is stored. Changes that
+//! the exit makes by itself (leases, dates, the change to a next key), and changes that shut a client out, are in force at once.
 //! Afterwards they are **recorded**: sent to the store again and again until they are stored.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,7 +115,7 @@ impl StoreState {
         registry: &ClientRegistry,
     ) -> StoreRequest {
         let own: BTreeSet<_> = proposed.iter().map(RowChange::id).collect();
-        // A proposal writes its own rows, so they are left out here.
+        // A proposal writes its own rows, so they are not listed in `in_force`.
         let in_force = self.joined().filter(|row| !own.contains(row)).collect();
         let request = Pending { proposed, in_force, awaited };
         let sent = self.send(request, registry);
@@ -195,7 +195,7 @@ impl StoreState {
         self.requests.get_mut(&id)?.awaited.as_mut()
     }
 
-    /// Removes an answered request. Its claims are free for other proposals then.
+    /// Removes an answered request. Other proposals may then have the claims of this request.
     pub(super) fn answered(&mut self, id: StoreRequestId) -> Option<Pending> {
         let request = self.requests.remove(&id)?;
         if self.batch == Some(id) {

@@ -11,8 +11,8 @@ use crate::PublicKey;
 use crate::goodbye::Goodbye;
 
 impl ExitSessions {
-    /// Adds a WireGuard client that has connected. It gets a session with this one connection. If it is refused, the connection is
-    /// closed.
+    /// Adds a WireGuard client that has connected. The client gets a session with this one connection. If it is refused, the
+    /// connection is closed.
     pub fn wireguard_up(&mut self, now: Instant, connection: u64, key: PublicKey) {
         self.closed(now, connection);
         // The connection counts as waiting until it is attached, a few lines below.

@@ -1,6 +1,6 @@
-//! One client moves between two exits of its fleet. Paths die and come back, exits are drained, refuse, crash and carry nothing,
-//! and the store is late. Each seed makes its own trouble. The rules are checked after each step (`checks`). Once the trouble is
-//! over, the client must be at one exit, and the store must know which.
+//! One client moves between two exits of its fleet. Paths fail and recover. Exits are drained, refuse sessions, crash, or carry
+//! no packets. The store is late. Each seed makes its own trouble. The rules are checked after each step (`checks`). Once the
+//! trouble is over, the client must be at one exit, and the store must know which.
 #![allow(clippy::wildcard_enum_match_arm, reason = "test code")]
 
 mod checks;

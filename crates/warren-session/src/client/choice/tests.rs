@@ -104,7 +104,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let first = 2 + below(&mut random, 60_000);
-        // Up to one enrolled client in eight is away.
+        // Up to one enrolled client in eight is not connected.
         let away = below(&mut random, 9);
         let mut addresses = Vec::new();
         let mut next = first;

@@ -74,8 +74,8 @@ impl ClientRegistry {
         edited
     }
 
-    /// Completes the key rotation of each client whose next key is its only key in `edited`. Otherwise it would look as if one
-    /// client was removed and another added.
+    /// Completes the key rotation of each client whose next key is its only key in `edited`. Without this, `edited` would seem to
+    /// remove one client and add another.
     fn finish_rotations(&mut self, edited: &Self, now: SystemTime) {
         let is_there = |key: PublicKey| edited.by_key(key).is_some();
         let rotating = self.iter().filter_map(|client| Some((client.public_key, client.next_public_key?)));

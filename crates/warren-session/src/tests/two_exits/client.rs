@@ -13,7 +13,7 @@ use crate::client::{
 use crate::{Entropy, Goodbye, ROSTER};
 
 const CONNECTIONS: u32 = 2;
-/// The exit in use may be silent for this long before the client looks for another one. The daemon is faster.
+/// The exit in use may be silent for this long before the client looks for another exit. The daemon is faster.
 const SCOUT_AFTER: Duration = Duration::from_secs(3);
 
 /// One session.
@@ -41,7 +41,7 @@ pub(super) struct Client {
     /// Number of flows at the old exit.
     pub(super) flows: usize,
     pub(super) nonce: [u8; 16],
-    /// The exit that has just said that it cannot be used.
+    /// The exit that has just refused the client.
     avoided: Option<usize>,
     /// Whether the exit in use is silent.
     is_silent: bool,
@@ -267,7 +267,7 @@ impl World {
         self.dial(exit, (self.client.in_use.number, 0), true);
     }
 
-    /// Looks for another exit if the one in use has been silent for a while, and shows that it is silent.
+    /// Looks for another exit if the exit in use has been silent for a while, and records that it is silent.
     pub(super) fn scout(&mut self) {
         let (exit, is_up) = (self.client.in_use.exit, self.client.in_use.is_up());
         match self.silent_since(exit).filter(|_| is_up) {
