@@ -54,7 +54,7 @@ pub struct Who {
 }
 
 impl Who {
-    /// An unknown person who asked in this way.
+    /// An unknown person who requested a change in this way.
     pub fn by(way: Way) -> Self {
         Self { by: way, user: None, login: None, from: None }
     }

@@ -2,7 +2,7 @@
 //! store's state.
 //!
 //! `warren-fleet` connects to a socket (`socket.rs`, `link.rs`) and reports what is in the store. `warren-fleet` also gets the
-//! requests of the sessions' state machine, and answers them (`requests.rs`). A file keeps what must survive a restart
+//! requests of the sessions' state machine, and answers them (`requests.rs`). The state that must survive a restart is in a file
 //! (`file.rs`). `serving.rs` decides when the exit sends its clients to other exits. `view.rs` describes the state of the fleet.
 
 mod exits;

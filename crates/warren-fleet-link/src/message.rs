@@ -219,11 +219,11 @@ pub struct FleetExit {
     pub applied: i64,
     /// Whether the exit's lease in the store is alive. An exit without a lease stays in the list until an operator removes it.
     pub is_alive: bool,
-    /// The exit's clock minus this exit's, in milliseconds.
+    /// The exit's clock minus the clock of this exit, in milliseconds.
     pub clock_offset_ms: i64,
 }
 
-/// A certificate around the store: the authority's (`ca`), this exit's (`client`), or a member's (`server HOST:PORT`).
+/// A certificate of the store or its users: the authority's (`ca`), this exit's (`client`), or a member's (`server HOST:PORT`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreCertificate {
     /// The certificate's name: `ca`, `client`, or `server HOST:PORT`.

@@ -1,4 +1,5 @@
-//! How long the certificates around the store are valid: the authority's, this exit's own, and those of the store's members.
+//! How long the certificates of the store and its users are valid: the authority's, this exit's own, and those of the store's
+//! members.
 //!
 //! An expired certificate cuts the exit off from the store. So the exit's metrics, the status and the log warn in advance.
 

@@ -114,7 +114,7 @@ impl Link {
         }
     }
 
-    /// Takes the messages for the exit, in this order.
+    /// Removes and returns the messages for the exit, in the order in which to send them.
     pub(crate) fn take_messages(&mut self) -> Vec<FleetMessage> {
         // An exit that waits for its whole copy gets the list of exits together with it (`send_whole`).
         if self.exit.as_ref().is_none_or(|exit| exit.whole.is_none() && self.copy.is_filled()) {
@@ -542,7 +542,7 @@ impl Link {
         self.exit.as_mut().is_some_and(|exit| std::mem::take(&mut exit.is_news))
     }
 
-    /// Returns the heartbeat: the transaction, and the key that has the lease. `None` while there is no exit that may serve.
+    /// Returns the heartbeat: the transaction, and the key to attach to the lease. `None` while there is no exit that may serve.
     pub(crate) fn heartbeat(&self, now: SystemTime) -> Option<(Transaction, String)> {
         let exit = self.exit.as_ref().filter(|_| self.refusal().is_none())?;
         // Most revisions change no row, and the exit is not told of them. If the exit has applied everything that it was told, it

@@ -130,7 +130,7 @@ impl Requests {
         }
     }
 
-    /// Answers requests that have waited too long, or all.
+    /// Answers the requests that have waited too long, or all requests if `now` is `None`.
     pub(crate) fn expire(&mut self, now: Option<Instant>) -> Vec<FleetMessage> {
         let mut answers = Vec::new();
         // All requests have the same patience, so the first one expires first.

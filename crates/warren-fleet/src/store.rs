@@ -47,7 +47,7 @@ pub(crate) struct StoreOptions {
 impl StoreOptions {
     /// Connects to one member.
     ///
-    /// # Errors If it cannot be reached, does not prove its identity, or refuses this client.
+    /// # Errors If the member cannot be reached, does not prove its identity, or refuses this client.
     pub(crate) async fn connect(&self, endpoint: &str) -> anyhow::Result<Client> {
         let mut options =
             // Without this option, the watch of a member that has lost the other members would stay open and silent.
@@ -224,7 +224,7 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
 /// A lease, and a function that says which keys have it.
 type Lease<'a> = (i64, &'a dyn Fn(&str) -> bool);
 
-/// Converts a transaction into etcd's form. Puts of `leased` keys get the lease.
+/// Converts a transaction into etcd's form. Keys for which the function of `lease` returns true are attached to the lease.
 pub(crate) fn as_txn(transaction: &Transaction, lease: Option<Lease<'_>>) -> Txn {
     let compares: Vec<_> =
         transaction.expected.iter().map(|(key, expected)| compare(key, expected)).collect();

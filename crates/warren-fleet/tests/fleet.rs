@@ -216,7 +216,7 @@ fn dates_of_two_exits_do_not_conflict_and_other_changes_do() {
     a.store(&[anna.into()]);
     wait_for("she is known", Duration::from_secs(5), || b.client(key(1)).map(drop));
     // Both exits change the client at the same time, so neither exit has learned of the other exit's change. Each exit proposes
-    // under the lock under which it applies changes, so the row that it sends is the one that it has read.
+    // while it holds the lock under which it applies changes. So it sends the row that it has just read.
     let propose = |exit: &Exit, change: &dyn Fn(Client) -> Client| {
         let proposed = exit.propose(|seen| match seen.rows.get(&RowId::Client(key(1))) {
             Some(RowChange::Client { client: Some(client), .. }) => Some(vec![change(client.clone()).into()]),

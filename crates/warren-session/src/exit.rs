@@ -135,7 +135,7 @@ impl ExitSessions {
         let mut store = StoreState::default();
         // The store still has the leases that no longer fit, so it must learn that they are gone.
         lost.into_iter().for_each(|key| store.owe(RowId::Client(key)));
-        // Session numbers start at a random one, so that a session of an earlier run is not mistaken for one of this run.
+        // Session numbers start at a random number, so that a session of an earlier run is not mistaken for one of this run.
         let mut first_session = [0; 8];
         entropy(&mut first_session);
         let mut deadlines = Deadlines::default();

@@ -10,7 +10,7 @@ use crate::message;
 
 /// The reason that a side gives when it ends a connection or a session.
 ///
-/// It is sent twice: as a `Goodbye` message on the control stream and as the QUIC application close code.
+/// The reason is sent twice: as a `Goodbye` message on the control stream and as the QUIC application close code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Goodbye {
     /// The exit does not know the client's key. Final.
@@ -40,7 +40,7 @@ pub enum Goodbye {
     NotStored,
     /// The handshake was not finished within [`crate::HANDSHAKE_TIMEOUT`].
     TimedOut,
-    /// A newer connection of the same client process took the place of this one.
+    /// A newer connection of the same client process took the place of this connection.
     Superseded,
     /// The user stopped the client. The client's session ends.
     ClientStopped,

@@ -208,7 +208,7 @@ impl Clients {
 
     /// Returns the number of exits that have cut a client off. `None` while waiting may add more of them.
     fn cut_off(&self, awaited: &mut Awaited, fleet: &Fleet, waited: Duration) -> Option<CutOff> {
-        // After a conflict, the rows are sent again in another request. So the check is whether the store lacks no row.
+        // After a conflict, the rows are sent again in another request. So this code checks that the store lacks no row.
         if awaited.stored.is_none() && !self.sessions.owes() {
             awaited.stored = Some((Instant::now(), fleet.revision()));
         }

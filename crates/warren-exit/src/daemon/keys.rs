@@ -12,7 +12,7 @@ use warren_tunnel::SharedCommand;
 
 impl Daemon<'_> {
     /// Serves these keys, the newest first, from the next handshake on. With `end_sessions`, closes every connection, including
-    /// half-open ones. Without it, leaves connections alone. Returns how many sessions ended.
+    /// half-open ones. Without `end_sessions`, leaves connections alone. Returns how many sessions ended.
     ///
     /// # Errors
     /// If there is no key, or more than two.

@@ -160,7 +160,7 @@ async fn serve(mut stream: Stream, peer: Peer, site: &impl Site) -> io::Result<(
     tokio::io::copy(&mut stream.take(REST), &mut tokio::io::sink()).await.map(drop)
 }
 
-/// The connections of a server. Dropping this ends them all.
+/// The connections of a server. Dropping this value ends all of them.
 #[derive(Debug, Default)]
 struct Connections(VecDeque<AbortHandle>);
 

@@ -71,7 +71,7 @@ impl<'a> PageRequest<'a> {
         let (authorization, content_type) = (head.field("Authorization")?, head.field("Content-Type")?);
         let (host, content_length) = (head.field("Host")?, head.field("Content-Length")?);
         let (origin, fetch_site) = (head.field("Origin")?, head.field("Sec-Fetch-Site")?);
-        // With this field, the length of the body is not known.
+        // With Transfer-Encoding, the length of the body is not known.
         if head.field("Transfer-Encoding")?.is_some() {
             return Err(Refusal::Malformed);
         }

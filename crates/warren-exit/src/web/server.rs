@@ -223,7 +223,7 @@ impl PageSite {
         {
             return Ok(Ok(reply::file(file.content_type, file.text)));
         }
-        // The token is checked first. Without it, nobody may learn which paths exist.
+        // The token is checked first. Without the token, nobody may learn which paths exist.
         if !request.token.is_some_and(|shown| self.token.is(shown)) {
             return Ok(Err(Refusal::NoToken));
         }

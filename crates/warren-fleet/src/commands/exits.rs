@@ -64,8 +64,7 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
 /// Removes an exit from the fleet, or the tickets of an exit that has not joined. In both cases, also removes the exit's etcd
 /// user. The link of a removed exit stops using the store at once.
 ///
-/// # Errors
-/// If the fleet has no such exit, it is alive and `--force` is missing, or its user cannot be removed.
+/// # Errors If the fleet has no such exit, the exit is alive and `--force` is missing, or its user cannot be removed.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
     // The fleet key is read first. If that fails, the exit must not be half removed.
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;

@@ -40,7 +40,7 @@ struct Report {
     exits: Vec<Line>,
     /// Exits that are not in the fleet but have an etcd user.
     tickets: Vec<Waiting>,
-    /// The certificates around the store, as this host sees them.
+    /// The certificates of the store and its users, as this host sees them.
     certificates: Vec<StoreCertificate>,
 }
 

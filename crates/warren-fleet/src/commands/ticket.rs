@@ -56,7 +56,7 @@ pub(super) struct AdminArguments {
 }
 
 impl AdminArguments {
-    /// The options with which that user reaches the store.
+    /// The options with which the user of these arguments reaches the store.
     fn options(&self, fleet: &Connected) -> anyhow::Result<StoreOptions> {
         let mut options = fleet.config.store.options()?;
         if let (Some(admin), Some(file)) = (&self.admin, &self.admin_password_file) {
@@ -67,7 +67,7 @@ impl AdminArguments {
         Ok(options)
     }
 
-    /// Connects as that user.
+    /// Connects as the user of these arguments.
     ///
     /// # Errors
     /// If the store refuses the user.

@@ -22,7 +22,7 @@ struct Side {
     to_link: VecDeque<ExitMessage>,
     proposed: BTreeMap<u64, Vec<RowChange>>,
     next: u64,
-    /// What the exit was last told about its drain.
+    /// Whether the exit was last told that it is drained.
     drain: bool,
     roster: Option<Vec<u8>>,
     /// The link's copy on disk.
@@ -381,7 +381,7 @@ impl World {
         self.sides[exit].rows.contains_key(&id)
     }
 
-    /// Takes a step. An exit proposes only what its own registry allows.
+    /// Carries out a step. An exit proposes only what its own registry allows.
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Invite { exit, token: number } if !self.has(exit, RowId::Invitation(token(number))) => {

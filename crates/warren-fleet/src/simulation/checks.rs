@@ -54,7 +54,8 @@ impl Checks {
 
     /// Records that an invitation is stored. `number`: see [`Self::replaces_invitations`].
     pub(super) fn invited(&mut self, token: TokenDigest, name: &str, number: u32) {
-        // Two exits may have invited or enrolled a client of this name at the same time, and one of them has replaced the other's.
+        // Two exits may have invited or enrolled a client of this name at the same time, and one of them has replaced the other's
+        // client or invitation.
         let is_alone = self.replaced.get(name) == Some(&number);
         if !is_alone || self.invited.values().any(|other| other == name) {
             self.withdrawing.insert(token);

@@ -45,7 +45,7 @@ impl MapStore {
         self.apply_leased(transaction, None)
     }
 
-    /// As [`Self::apply`]. Keys that the function names get the lease.
+    /// As [`Self::apply`]. Keys for which the function returns true are attached to the lease.
     pub(crate) fn apply_leased(&mut self, transaction: &Transaction, lease: Option<Lease<'_>>) -> bool {
         let holds = transaction.expected.iter().all(|(key, expected)| {
             let pair = self.pairs.get(key);

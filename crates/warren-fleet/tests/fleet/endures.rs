@@ -30,7 +30,7 @@ fn a_slow_store_delays_an_enrolment_by_at_most_three_seconds_or_says_so() {
             stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
         }
         println!("{slow:?} slower: {stored} of 8 stored, the longest took {longest:?}");
-        // The control: the delay of the path shows in the times.
+        // The control: the requests take at least as long as the delay of the path.
         assert!(longest >= slow && stored >= 6, "{longest:?}");
         // The other exits do not wait.
         let since = Instant::now();

@@ -17,7 +17,7 @@ pub(crate) enum Fault {
     CutToStore,
     CutToExit,
     Cut,
-    /// As [`Self::Cut`], and the store compacts what the link has not seen.
+    /// Like [`Self::Cut`], but the store also compacts the changes that the link has not seen.
     CompactBehind,
     /// The leader hangs for three seconds.
     StopLeader,

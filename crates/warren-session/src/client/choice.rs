@@ -7,7 +7,7 @@
 //!
 //! The client's place in this draw is its [`Lot`], which is computed from its inner address. The lots of neighbouring addresses
 //! are spread evenly. A thousand clients therefore share three exits almost exactly, while random numbers would often give one
-//! exit a tenth too many.
+//! exit 10 % more than its share.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -117,8 +117,8 @@ impl Lot {
                 // Stretches the lot's place within this part to the whole line. The clients that drew this exit then spread evenly
                 // in the next draw.
                 let rest = u64::try_from(point / u128::from(*part)).unwrap_or_default();
-                // Stretching leaves fewer distinct points, so a hash fills the low bits. Otherwise the lots of a long list would
-                // all end at one point.
+                // Stretching leaves fewer distinct points, so a hash fills the low bits. Without the hash, all lots would end at
+                // one point after many draws.
                 self.0 = rest ^ (mixed(rest) >> 24);
                 return Some(*place);
             }

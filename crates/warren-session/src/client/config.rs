@@ -20,8 +20,8 @@ pub struct ClientConfig {
     /// 16 random bytes, which stay the same as long as the client process lives. From them, an exit can tell whether a client has
     /// moved or another machine uses the same key. If unset, the session draws a nonce of its own.
     pub nonce: Option<[u8; 16]>,
-    /// The number of this session. It is higher than the numbers of all earlier sessions of this client process. With it, the
-    /// exits of a fleet agree on which of two sessions counts.
+    /// The number of this session. It is higher than the numbers of all earlier sessions of this client process. With this
+    /// number, the exits of a fleet agree on which of two sessions counts.
     pub claim: u64,
     /// Whether the client can open a session at another exit while this session continues. If so, a draining exit's message does
     /// not end the session. Instead, the caller gets [`ClientAction::AskedToLeave`](super::ClientAction::AskedToLeave).

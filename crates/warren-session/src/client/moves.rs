@@ -325,9 +325,9 @@ impl Move {
         matches!(self.stage, Stage::Building { .. })
     }
 
-    /// Whether the next step belongs to this move. `leaves`: whether it is time to look for another exit, because the exit in use
-    /// asked for that. Then a move whose old flows are only finishing has no step. A move that still has to prove its session
-    /// comes first.
+    /// Whether the next step belongs to this move. If `leaves` is true, it is time to look for another exit, because the exit in
+    /// use asked for that. In that case, a move that only waits for old flows to finish has no step. A move that still has to
+    /// prove its session keeps its step.
     fn has_step(&self, leaves: bool) -> bool {
         !leaves || !matches!(self.stage, Stage::Leaving { .. })
     }

@@ -360,7 +360,7 @@ fn every_session_of_a_client_process_has_its_nonce() {
         hello.nonce
     };
     assert_eq!(nonce_of(Some([9; 16]), 1), nonce_of(Some([9; 16]), 2));
-    // The control: without a configured nonce, each session draws its own.
+    // The control: without a configured nonce, each session draws its own nonce.
     assert_ne!(nonce_of(None, 1), nonce_of(None, 2));
 }
 

@@ -81,8 +81,8 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If its name, key, static addresses or prefixes are invalid or belong to another client, or if its key was removed. In that
-    /// case nothing changes.
+    /// If the client's name, key, static addresses or prefixes are invalid or belong to another client, or if its key was
+    /// removed. In that case nothing changes.
     pub fn add(&mut self, client: Client) -> Result<(), RegistryError> {
         self.check(&client)?;
         self.withdraw(&client.name, Some(client.public_key));
@@ -160,7 +160,7 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If its name is invalid or belongs to a Warren client. In that case nothing changes.
+    /// If the invitation's name is invalid or belongs to a Warren client. In that case nothing changes.
     pub fn invite(&mut self, invitation: Invitation, now: SystemTime) -> Result<(), RegistryError> {
         let name = || invitation.name.clone();
         if !is_valid_name(&invitation.name) {
@@ -179,7 +179,8 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Deletes the open invitation of a name, unless it upgrades the client with the key `but`. Returns whether there was one.
+    /// Deletes the open invitation of a name, unless it upgrades the client with the key `but`. Returns whether an invitation was
+    /// deleted.
     fn withdraw(&mut self, name: &str, but: Option<PublicKey>) -> bool {
         let mut open = self.invitations.unused_of(name);
         let is_kept = |token: &TokenDigest| {

@@ -190,7 +190,7 @@ pub enum RegistryError {
         /// The ports asked for.
         ports: PortRange,
     },
-    /// The exit has its largest number of clients.
+    /// The exit already has the maximum number of clients.
     #[error(
         "the exit already has {} clients, the most that are possible; remove unused ones, or set up another exit",
         super::client::MAX_CLIENTS

@@ -35,7 +35,7 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// If its name, key, addresses or prefixes are invalid or belong to another client.
+    /// If the client's name, key, addresses or prefixes are invalid or belong to another client.
     pub fn add_client(
         &mut self,
         client: Client,
@@ -62,7 +62,7 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// If its name is invalid or belongs to a client.
+    /// If the invitation's name is invalid or belongs to a client.
     pub fn invite(
         &mut self,
         now: Instant,
@@ -147,7 +147,7 @@ impl ExitSessions {
         self.follow(now, &before, EndReason::Revoked);
         let mut rows = self.registry.rows_changed_since(&before);
         if let Some(coming) = coming {
-            // If the enrolment is stored after all, this deletes its row again.
+            // If the enrolment is stored nevertheless, this deletion removes the client's row again.
             rows.push(RowId::Client(coming.public_key));
             // These connections wait for the enrolment, which will not take place now.
             for connection in self.connections.of_key(coming.public_key) {

@@ -9,7 +9,8 @@ use std::collections::{BTreeSet, VecDeque};
 use super::claims::{Claim, claims_of};
 use crate::clients::{ClientRegistry, RowChange, RowId};
 
-/// After this many batches in a row that conflict, the rows are sent apart. Most conflicts end once the other exit's change has arrived.
+/// After this many batches in a row that conflict, the rows are sent in separate groups. Most conflicts end once the other exit's
+/// change has arrived.
 const MANY_CONFLICTS: u32 = 3;
 
 /// Which rows are sent apart from all others.

@@ -56,7 +56,7 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Asks the store for a client's first addresses, because other exits give out addresses of the same networks. The client's
+    /// Asks the store for a client's first addresses, because other exits assign addresses of the same networks. The client's
     /// `Hello` is answered once the store has confirmed the addresses.
     pub(super) fn lease_first(
         &mut self,

@@ -82,7 +82,7 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// The addresses that a client must get from the store before it can have a session, because other exits give out addresses of
+    /// The addresses that a client must get from the store before it can have a session, because other exits assign addresses of
     /// the same networks. `None` if the client has all of its addresses.
     pub(super) fn first_lease(&self, key: PublicKey) -> Result<Option<Leased>, Goodbye> {
         if !self.store.is_shared() || is_planted(Bug::LeasedWithoutStore) {
@@ -92,17 +92,17 @@ impl ExitSessions {
         Ok(Some(planned).filter(|planned| planned.changed))
     }
 
-    /// Opens a session for a client. It replaces the client's earlier session, if any.
+    /// Opens a session for a client. The session replaces the client's earlier session, if any.
     pub(super) fn begin(&mut self, now: Instant, key: PublicKey, wish: Wish) -> Result<SessionId, Goodbye> {
         // This client connected before the exit began to leave.
         if let Some(reason) = self.leaving {
             return Err(reason);
         }
-        // Without this, two hosts with one key would take the session from each other forever.
+        // Without this refusal, two hosts with one key would take the session from each other forever.
         if self.predecessors.get(&key).is_some_and(|replaced| replaced.has_nonce(wish.nonce)) {
             return Err(Goodbye::Replaced);
         }
-        // The lease comes first: if the pool is full, the key's previous session must stay as it is.
+        // The lease is taken before the previous session ends, because a full pool must leave that session as it is.
         let leased = self.pool.lease(key).map_err(|_| Goodbye::PoolEmpty)?;
         self.end_previous(now, key, wish.nonce);
         // Ending the previous session marked the key as offline. Leasing again marks it as online.

@@ -106,7 +106,8 @@ impl Session {
         &self.process.nonce
     }
 
-    /// The session's number among those of its client process. Of sessions at two exits, the one with the higher number counts.
+    /// The session's number among the sessions of its client process. Of sessions at two exits, the one with the higher number
+    /// counts.
     pub fn claim(&self) -> u64 {
         self.process.claim
     }

@@ -15,7 +15,7 @@ use crate::invite::TokenDigest;
 use crate::message::Hello;
 use crate::planted::{Bug, is_planted};
 
-/// Time that a client waits for the store to answer. Then it is told to try again.
+/// Time that a client waits for the store to answer. After that, the client is told to try again.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Number of a request. Later requests have higher numbers.
@@ -320,8 +320,8 @@ impl StoreState {
         Some(StoreRequest { id, changes: Vec::new() })
     }
 
-    /// Puts the unsent rows into the batch that is about to leave. Rows with an unanswered proposal stay behind. Returns false if
-    /// no row is left to send.
+    /// Puts the unsent rows into the batch that is about to be sent. Rows with an unanswered proposal stay behind. Returns false
+    /// if no row is left to send.
     pub(super) fn fill_batch(&mut self, request: &mut StoreRequest, registry: &ClientRegistry) -> bool {
         // The request is not a batch, or is a batch that is filled already.
         if self.batch != Some(request.id) || self.requests.contains_key(&request.id) {

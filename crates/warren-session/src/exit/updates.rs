@@ -65,7 +65,7 @@ impl ExitSessions {
     /// key, the registry thus shows which clients no longer need the older one. In a fleet, the registry also shows at which exit a
     /// client was last, so that no other exit waits for that client.
     ///
-    /// Returns whether the client has got the exit's new key.
+    /// Returns whether the client now has the exit's new key.
     pub fn proved(&mut self, now: Instant, client: PublicKey, exit_key: PublicKey) -> bool {
         let newest = self.config.exit_keys.first();
         let is_newest = newest == Some(&exit_key);

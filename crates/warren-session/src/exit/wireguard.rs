@@ -1,4 +1,4 @@
-//! Sessions of WireGuard clients. The worker does the key exchange. Here, each peer is a connection that sends no
+//! Sessions of WireGuard clients. The worker performs WireGuard's handshakes. Here, each peer is a connection that sends no
 //! messages.
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Violation {
     /// A message does not decode.
     Malformed,
-    /// A message is longer than it may be at this point.
+    /// A message is longer than the limit that applies at this point.
     TooLong,
     /// A message came where it is not allowed.
     OutOfOrder,

@@ -188,7 +188,7 @@ pub struct Attach {
     pub index: u32,
 }
 
-/// The client keeps this session, although it has opened another one at another exit since.
+/// The client keeps this session, although it has since opened another session at another exit.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Stay {
     /// The session's new number, counted as in `Hello`.

@@ -237,7 +237,7 @@ impl ClientsModel {
         self.tokens.push((token, client));
     }
 
-    /// Invites a client with the latest token if that is possible. Returns whether it is.
+    /// Invites a client with the latest token if that is possible. Returns whether the client was invited.
     pub(super) fn invite(&mut self, client: usize, expires: SystemTime, now: SystemTime) -> bool {
         let (name, (token, _)) = (name_of(client), *self.tokens.last().expect("a token was given out"));
         if self.clients.contains_key(&name) {

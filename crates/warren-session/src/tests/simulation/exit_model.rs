@@ -111,7 +111,7 @@ impl ExitModel {
                 let opened = self.open.remove(session).expect("ended once, and only what was opened");
                 assert!(opened.attached.is_empty(), "ended with connections attached");
                 self.ended.insert(*session);
-                // A removed client has no date.
+                // A removed client has no row, so no date has to be stored.
                 if clients.by_key(opened.key).is_some() {
                     self.unwritten.get_or_insert((now, opened.key));
                 }

@@ -37,7 +37,7 @@ pub(super) struct Wire {
     pub(super) connected: Option<Instant>,
 }
 
-/// All connections by number.
+/// All connections, keyed by number.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     pub(super) wires: BTreeMap<u64, Wire>,

@@ -433,7 +433,7 @@ impl World {
         while let Some(action) = self.exit.as_mut().and_then(ExitSessions::poll_action) {
             self.check_action(&action);
             if let ExitAction::Store(request) = action {
-                // The exit's own disk comes first, so that a crash loses nothing that others may already know.
+                // The exit's own disk is written first, so that a crash loses nothing that others may already know.
                 self.write_copy();
                 if !self.store.is_linked {
                     let exit = self.exit.as_mut();
