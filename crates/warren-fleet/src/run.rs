@@ -284,7 +284,8 @@ impl Runner {
             }
             FromStore::Events { revision, pairs } => {
                 self.link.events(revision, &pairs, clock::now());
-                // This link has used a restored store without noticing it. Another exit has noticed, and an operator has recovered the store.
+                // This link has used a restored store without noticing it. Another exit has noticed it, and an
+                // operator has recovered the store.
                 if self.link.epoch() != self.history.epoch() {
                     tracing::warn!("the store was recovered; connecting again");
                     self.history.must_read_all(&self.link);
