@@ -48,13 +48,13 @@ pub struct Who {
     /// The user who logged in, if that is a different user. The command reports this user, and the kernel does not confirm it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
-    /// The address that the page was used from.
+    /// The address from which the page was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
 
 impl Who {
-    /// An unknown person who asked in this way.
+    /// An unknown person who requested a change in this way.
     pub fn by(way: Way) -> Self {
         Self { by: way, user: None, login: None, from: None }
     }

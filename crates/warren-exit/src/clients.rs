@@ -73,9 +73,9 @@ pub(crate) struct LiveSession {
     key: PublicKey,
     lease: Lease,
     pub(crate) since: Instant,
-    /// The indices of its connections, in order.
+    /// The indices of the session's connections, in order.
     pub(crate) connections: Vec<u32>,
-    /// The random bytes of its client process. Empty unless the exit belongs to a fleet.
+    /// The nonce of the session's client process. Empty unless the exit belongs to a fleet.
     nonce: Vec<u8>,
 }
 
@@ -102,7 +102,7 @@ impl Clients {
 
     /// Records which clients have sent something since the last call. Call it about once a second.
     pub(crate) fn hear(&mut self, now: Instant, snapshot: &Snapshot) {
-        // The map is made anew at each call, so that ended connections are forgotten.
+        // A new map is made at each call, so that ended connections are forgotten.
         let mut received = HashMap::with_capacity(snapshot.connections.len());
         for connection in &snapshot.connections {
             let Some(quic) = &connection.quic else { continue };
@@ -158,12 +158,12 @@ impl Clients {
         !self.live.is_empty()
     }
 
-    /// Passes the wall-clock time to the sessions. Invitations expire by it, and somebody may have set the clock.
+    /// Passes the wall-clock time to the sessions. Invitations expire by this time, and somebody may have set the clock.
     pub(crate) fn look_at_clock(&mut self) {
         self.sessions.set_wall_clock(Instant::now(), SystemTime::now());
     }
 
-    /// Whether a key is a client's, now or with its next connection.
+    /// Whether a key is the current or the next key of a client that is enabled.
     pub(crate) fn is_client(&self, key: PublicKey) -> bool {
         self.sessions.is_client(key)
     }
@@ -208,7 +208,7 @@ impl Clients {
     /// Tells the sessions that a connection has ended.
     pub(crate) fn closed(&mut self, connection: u64, reason: &CloseReason) {
         tracing::debug!(connection, "connection closed: {reason}");
-        // After an idle timeout, the client has already been silent for that time, and the session counts it as time away.
+        // After an idle timeout, the client has already been silent for that time, and the sessions count this time as absence.
         if *reason == CloseReason::TimedOut {
             self.sessions.timed_out(Instant::now(), connection);
         } else {
@@ -240,7 +240,7 @@ impl Clients {
         self.sessions.drain(Instant::now());
     }
 
-    /// Ends every session because the exit's key is retired. Returns how many there were.
+    /// Ends every session because the exit's key is retired. Returns the number of sessions.
     pub(crate) fn retire_key(&mut self) -> usize {
         // The sessions are counted first, because afterwards none is left.
         let ended = self.sessions.sessions().count();
@@ -253,7 +253,7 @@ impl Clients {
         self.sessions.shutdown(Instant::now(), goodbye);
     }
 
-    /// Saves what is only in memory, because the exit ends.
+    /// Saves the state that is only in memory, because the exit ends.
     pub(crate) fn end(&mut self) {
         if let Some(fleet) = &mut self.fleet {
             fleet.end(&mut self.store, &mut self.sessions);
@@ -262,8 +262,7 @@ impl Clients {
 
     /// Checks that clients could use these announcements.
     ///
-    /// # Errors
-    /// Why they could not.
+    /// # Errors If clients could not use one of the values.
     pub(crate) fn check_announced(&self, announced: &Announced) -> anyhow::Result<()> {
         Ok(self.sessions.check_announced(announced)?)
     }
@@ -273,7 +272,7 @@ impl Clients {
         self.sessions.fleet()
     }
 
-    /// Hands a signed roster to clients.
+    /// Sends a signed roster to clients.
     ///
     /// # Errors
     /// Why it is not accepted.
@@ -305,7 +304,7 @@ impl Clients {
     fn follow(&mut self, key: PublicKey) {
         let registry = self.sessions.registry();
         self.limits.follow(registry, key);
-        // A session survives a new name of its client.
+        // A session continues when its client is renamed.
         if let Some(client) = registry.by_key(key)
             && let Some(live) = self.by_key.get(&key).and_then(|session| self.live.get_mut(session))
         {

@@ -47,14 +47,14 @@ use warren_tunnel::{
     Carrier, ConnectionCommand, Forwarding, Report, Reports, Rings, WireGuardCarrier, WorkerHandle,
 };
 
-/// Everything that the daemon needs. It is made beforehand, in an order in which no failure leaves anything behind.
+/// Everything that the daemon needs. All parts are made beforehand, in an order in which no failure leaves anything behind.
 pub(crate) struct ExitStart {
     pub(crate) config: ExitSettings,
     pub(crate) clients: Clients,
     pub(crate) tuning: Tuning,
     /// The UDP sockets of each worker.
     pub(crate) sockets: Vec<Vec<UdpSocket>>,
-    /// What the exit needs to serve WireGuard. `None` if it does not serve it.
+    /// The key and sockets with which the exit serves WireGuard. `None` if it does not serve WireGuard.
     pub(crate) wireguard: Option<WireGuardCarrier>,
     /// The key from which stateless reset tokens are derived.
     pub(crate) reset_key: [u8; 64],
@@ -66,19 +66,19 @@ pub(crate) struct ExitStart {
     pub(crate) helper: Helper,
     /// All files that this process opens from here on.
     pub(crate) files: Files,
-    /// The rings of the workers. They are made here because the sandbox forbids it.
+    /// The io_uring rings of the workers. They are made before the sandbox is entered, because the sandbox forbids making them.
     pub(crate) rings: Rings,
     /// Where `warren-fleet` connects, if the exit belongs to a fleet.
     pub(crate) fleet: Option<FleetSocket>,
 }
 
-/// Serves clients until stopped, then tells them, and restores the host.
+/// Serves clients until the daemon is stopped. Then tells the clients, and restores the host.
 ///
 /// # Errors
 /// When the daemon cannot start, or loses its worker, its device or its nftables table.
 pub(crate) async fn run(start: ExitStart, mut host: HostSetup) -> anyhow::Result<Ending> {
     let ended = start_and_serve(start, &mut host).await;
-    // This is undone in any case, even if the start failed half-way.
+    // The host is restored in any case, even if the start failed half-way.
     let undone = host.undo_all().await.context("cannot restore the host");
     let ending = ended?;
     undone?;
@@ -119,8 +119,8 @@ fn due(link: &FleetLink<Waiting>) -> Option<Instant> {
     link.waiting.iter().map(|waiting| look_again_at(&waiting.awaited)).min()
 }
 
-/// The running exit. It coordinates clients, host and reports, which have owners of their own. It has 16 fields because each field
-/// owns a part of the exit or is a part of the daemon's state.
+/// The running exit. The daemon coordinates clients, host and reports, which have owners of their own. The struct has 16 fields
+/// because each field owns a part of the exit or is a part of the daemon's state.
 struct Daemon<'host> {
     config: ExitSettings,
     /// The keys that the key file held when it was read last.
@@ -140,7 +140,7 @@ struct Daemon<'host> {
     fleet: Option<FleetLink<Waiting>>,
     /// How the daemon must end. Unset while it runs.
     stopping: Option<Ending>,
-    /// Set while clients are sent to other exits: the time at which the exit ends even if some clients are left.
+    /// Set while clients are sent to other exits: the time at which the exit ends even if some clients are still connected.
     drained_by: Option<Instant>,
 }
 
@@ -163,7 +163,7 @@ impl<'host> Daemon<'host> {
             rings,
             fleet,
         } = start;
-        // This is set before the worker receives its first packet.
+        // The setting must be in place before the worker receives its first packet.
         tuning.settings.strangers.set_silent(config.silent);
         // Both listening sockets are made here, because the sandbox forbids making one.
         let control = ControlSocket::bind(&control)?;
@@ -217,7 +217,7 @@ impl<'host> Daemon<'host> {
             if let Some(ending) = self.stopping {
                 break ending;
             }
-            // Any event of the last round may have led to decisions of the fleet.
+            // Any event of the last round may have changed whether the exit must serve clients or send them to other exits.
             self.follow_fleet();
             self.clients.carry_out_all(&self.worker).await;
             self.answer_waiting().await;
@@ -295,7 +295,7 @@ impl<'host> Daemon<'host> {
         self.clients.look_at_clock();
         match report {
             Report::Connected { connection, peer, remote, proven } => {
-                // This precedes the client's first message, which must get through even if the exit is overloaded.
+                // This command precedes the client's first message, which must get through even if the exit is overloaded.
                 if self.clients.is_client(peer) {
                     self.worker.send(ConnectionCommand::KnowAsClient { connection }).await;
                 }
@@ -318,7 +318,7 @@ impl<'host> Daemon<'host> {
         Ok(())
     }
 
-    /// Records how much the connections have carried until now, and gives spare memory back.
+    /// Records how much the connections have carried until now, and frees spare memory.
     async fn measure(&mut self) {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let now = Instant::now();
@@ -360,7 +360,7 @@ enum Order {
 }
 
 impl Signals {
-    /// Catches the signals from here on, and survives SIGXFSZ: a full disk must not end the exit.
+    /// Catches the signals from here on, and survives SIGXFSZ, because a limit of file sizes must not end the exit.
     fn watch() -> anyhow::Result<Self> {
         let signals = Self {
             terminate: signal(SignalKind::terminate()).context("cannot watch SIGTERM")?,

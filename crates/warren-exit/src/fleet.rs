@@ -1,9 +1,9 @@
 //! The exit as a member of a fleet: its link to the store that all exits share, and what follows from the
 //! store's state.
 //!
-//! `warren-fleet` connects to a socket (`socket.rs`, `link.rs`) and reports what is in the store. It also gets the requests of the
-//! sessions' state machine, and answers them (`requests.rs`). A file keeps what must survive a restart (`file.rs`). `serving.rs`
-//! decides when the exit sends its clients away. `view.rs` describes the state of the fleet.
+//! `warren-fleet` connects to a socket (`socket.rs`, `link.rs`) and reports what is in the store. `warren-fleet` also gets the
+//! requests of the sessions' state machine, and answers them (`requests.rs`). The state that must survive a restart is in a file
+//! (`file.rs`). `serving.rs` decides when the exit sends its clients to other exits. `view.rs` describes the state of the fleet.
 
 mod exits;
 mod file;
@@ -54,7 +54,7 @@ pub(crate) struct Fleet {
     store: StoreLink,
     /// The whole copy that is arriving, with its revision.
     whole: Option<(i64, WholeCopy)>,
-    /// Whether the registry follows the link. This begins when a whole copy is in force.
+    /// Whether the registry follows the link. The registry begins to follow the link when a whole copy is in force.
     follows: bool,
     /// The revision up to which the store's changes are in the registry.
     revision: i64,
@@ -277,7 +277,8 @@ impl Fleet {
 
     /// Handles a message of `warren-fleet`.
     ///
-    /// Why the message is invalid. The caller must then end the link. A new link begins with a whole copy.
+    /// Returns an error that says why the message is invalid. The caller must then end the link. A new link begins with a whole
+    /// copy.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -379,8 +380,8 @@ impl Fleet {
             self.exits.lose();
         }
         self.store = link;
-        // While another member of the store takes over, requests fail although the store counts as reachable. This sends a failed
-        // removal again at once.
+        // While another member of the store takes over, requests fail although the store counts as reachable. Once the store
+        // answers again, a failed removal is sent again at once.
         if self.is_reachable() && (self.requests.take_failed() || !was_reachable) {
             sessions.store_answers();
         }
@@ -425,7 +426,8 @@ impl Fleet {
         let was_reachable = self.is_reachable();
         self.follows = true;
         if !is_old {
-            // Otherwise the link would compare the store with its old copy, and tell only what differs from that.
+            // An old copy is not confirmed. Otherwise the link would compare the store with its old copy, and report only the
+            // differences from that copy.
             self.say(ExitMessage::Applied { revision: self.revision }, sessions);
         }
         if !was_reachable && self.is_reachable() {
@@ -469,7 +471,7 @@ impl Fleet {
             Outcome::Unavailable => Err(StoreRefusal::Unavailable),
         };
         let clients = asked.iter().flat_map(|asked| asked.rows.iter().filter_map(key_of)).collect();
-        // The state machine has given this request up. It gets the change as if another exit had made it.
+        // The state machine has given this request up. The state machine gets the change as if another exit had made it.
         if let Some(Asked { rows, is_late: true, .. }) = asked {
             return match result {
                 Ok(()) => self.apply(now, rows, sessions),
@@ -510,7 +512,7 @@ impl Fleet {
         [self.requests.due(), self.copy_due, away].into_iter().flatten().min()
     }
 
-    /// Does everything that is due: gives up requests, writes the copy, sends clients away or accepts them again.
+    /// Does everything that is due: gives up requests, writes the copy, sends clients to other exits or accepts them again.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Instant,
@@ -526,13 +528,13 @@ impl Fleet {
         }
     }
 
-    /// Sends the exit's clients away for good, because it ends.
+    /// Sends the exit's clients to other exits for good, because the exit ends.
     pub(crate) fn drain(&mut self) {
         self.serving.end();
     }
 
-    /// Serves the exit's clients or sends them away. This depends on how long the store has been silent and on the operators'
-    /// wishes.
+    /// Serves the exit's clients, or sends them to other exits. This depends on how long the store has been silent and on the
+    /// operators' wishes.
     pub(crate) fn serve(&mut self, now: Instant, sessions: &mut ExitSessions) -> bool {
         let is_back = self.is_reachable();
         self.serving.follow(now, is_back, sessions)
@@ -607,8 +609,8 @@ fn one_line(reason: &str) -> String {
 /// Converts an exit's load to the form for clients. The load is how full the exit's pool is or how busy its cores are, whichever is
 /// greater.
 fn load_of(exit: &FleetExit) -> ExitLoad {
-    /// Clients read a load some time after it was measured, and busy cores may be idle by then. So busy cores always leave an exit
-    /// at least a tenth of its share. Only a full pool leaves nothing.
+    /// Clients read a load some time after it was measured, and busy cores may be idle when clients read it. So busy cores always
+    /// leave an exit at least a tenth of its share. Only a full pool leaves nothing.
     const BUSIEST: u32 = 900;
     let Load { sessions, max_sessions, busy_permille, .. } = exit.load;
     let full = u64::from(sessions) * 1000 / u64::from(max_sessions).max(1);
@@ -623,7 +625,7 @@ fn check_count(count: usize, most: usize, what: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Names become labels of metrics, and labels are not escaped.
+/// Checks the certificates' names, because they become labels of metrics, and labels are not escaped.
 fn check_names(certificates: &[StoreCertificate]) -> Result<(), String> {
     let is_good = |name: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b" .:-_[]".contains(&byte);

@@ -29,7 +29,8 @@ use crate::fleet::StoreAddresses;
 
 /// The exit's TUN device.
 pub const DEVICE: &str = "warren-exit";
-/// The inner MTU that is granted: the QUIC datagram of a path with MTU 1500, less some room that keeps GSO batches whole.
+/// The inner MTU that is granted: the size of a QUIC datagram on a path with MTU 1500, less a margin that keeps GSO batches
+/// whole.
 pub(crate) const INNER_MTU: u16 = 1380;
 
 /// The host as it was found, before the exit changes anything.
@@ -67,7 +68,7 @@ impl FoundHost {
     pub(crate) async fn set_up(self, hold_journal: impl AsRef<Path>) -> anyhow::Result<(HostSetup, Hold)> {
         let Self { mut host, facts, services, needed } = self;
         let mut hold = Hold::open(hold_journal).await?;
-        // This table comes before forwarding. If the exit is killed at any later moment, the table stays in place.
+        // This table is made before forwarding is turned on. If the exit is killed at any later moment, the table stays in place.
         let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
         let plan = exit_plan::exit(&facts);
         let upkeep = match host.apply(&plan).await {
@@ -96,7 +97,7 @@ impl FoundHost {
     }
 }
 
-/// Everything that the exit has changed on its host. It follows the host, the configuration and the clients as they change.
+/// Everything that the exit has changed on its host. It is adapted whenever the host, the configuration or the clients change.
 pub(crate) struct HostSetup {
     host: Host,
     upkeep: Upkeep,
@@ -105,13 +106,13 @@ pub(crate) struct HostSetup {
     /// The rules of the table that outlives this daemon.
     held: HeldRules,
     services: ServicePorts,
-    /// Whether the host also forwards for others, not only for clients, as last logged.
+    /// Whether the host also forwards packets that are not from or for clients, as last logged.
     forwards_for_others: Option<bool>,
     /// Whether the host has so many networks on its links that the rules contain wider networks instead.
     has_too_many_links: bool,
     /// The routes to networks behind clients.
     prefix_routes: Applied,
-    /// The forwards in force. Unset until connections of a predecessor's forwards have ended.
+    /// The forwards in force. Unset until the connections of an earlier daemon's forwards have ended.
     forwards: Option<Vec<ForwardedPorts>>,
     /// Forwards that are not in force, as they were logged.
     waiting: Vec<Waiting>,
@@ -139,9 +140,9 @@ impl HostSetup {
         self.upkeep.look(&mut self.host, plan, began).await;
     }
 
-    /// Adapts the rules to the host: the networks on its links, for whom else it forwards, and the ports of its services. Adapts
-    /// rules and routes to the networks behind clients. Returns the exit's plan as it would be made now. `store`: the addresses
-    /// of the fleet's store, if the exit belongs to a fleet.
+    /// Adapts the rules to the host: the networks on its links, whether it also forwards for others, and the ports of its
+    /// services. Adapts rules and routes to the networks behind clients. Returns the exit's plan as it would be made now.
+    /// `store`: the addresses of the fleet's store, if the exit belongs to a fleet.
     ///
     /// # Errors
     /// What could not be done. The next check tries it again.
@@ -164,7 +165,8 @@ impl HostSetup {
             self.host.replace_table(exit_plan::TABLE, &ruleset).await?;
             self.ruleset = ruleset;
         }
-        // This follows the new ruleset. Otherwise a removed forward could begin connections after its old ones have ended.
+        // Connections are ended only after the new ruleset is in place. Otherwise a removed forward could accept new connections
+        // after its old ones have ended.
         if self.forwards.as_ref() != Some(&facts.forwards) {
             forwards::end_connections(config, facts.forwards.clone());
             self.forwards = Some(facts.forwards.clone());

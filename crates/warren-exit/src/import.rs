@@ -47,7 +47,7 @@ pub(crate) fn registry_after(
 /// Returns the changes from one registry to the other.
 pub(crate) fn changes(before: &ClientRegistry, after: &ClientRegistry) -> ImportSummary {
     let mut summary = ImportSummary::default();
-    // If the import finished a key rotation, the client is now known by the key that was its next one.
+    // If the import finished a key rotation, the client is now known by the key that was its next key.
     let next: HashMap<PublicKey, &Client> =
         before.iter().filter_map(|client| Some((client.next_public_key?, client))).collect();
     for client in after.iter() {

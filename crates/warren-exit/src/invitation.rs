@@ -52,8 +52,7 @@ fn profile_name(client: &str) -> Option<&str> {
 
 /// The host and port where clients reach the exit.
 ///
-/// # Errors
-/// When exit.toml leaves it out.
+/// # Errors When exit.toml contains no endpoint.
 pub fn endpoint(config: &ExitSettings) -> anyhow::Result<&Endpoint> {
     config.endpoint.as_ref().with_context(|| {
         let file = config.path.display();

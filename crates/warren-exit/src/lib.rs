@@ -1,8 +1,8 @@
 //! The exit: a daemon that accepts clients' sessions and passes their packets on to the internet.
 //!
 //! - [`exit_run`] (`run.rs`) makes everything the daemon needs: sockets, device, rules on the host, and the helper process.
-//! - `daemon.rs` is the loop. It coordinates three owners: `clients.rs` has the registry, sessions and limits; `host.rs` has the
-//!   changes on the host; `reporting.rs` has status, metrics and page.
+//! - `daemon.rs` is the loop, which coordinates three owners: `clients.rs` has the registry, sessions and limits; `host.rs` has
+//!   the changes on the host; `reporting.rs` has status, metrics and page.
 //! - `metrics.rs` and `web.rs` are the two sites that `http.rs` serves: the metrics, and the page for operators.
 //! - `import.rs` imports an edited `clients.toml`. `stopped.rs` has the clients of an exit that does not run.
 //! - `wireguard.rs` has the key and the sockets for WireGuard clients.

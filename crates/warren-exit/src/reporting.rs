@@ -48,7 +48,7 @@ pub(crate) struct Observations<'a> {
 pub(crate) struct Reloads {
     /// Why the latest reload changed nothing. `None` if it succeeded.
     pub(crate) error: Option<String>,
-    /// Reloads that changed nothing because something was wrong.
+    /// Number of reloads that changed nothing because something was wrong.
     pub(crate) refused: u64,
 }
 
@@ -102,7 +102,7 @@ impl Reporting {
         before: &MetricsSettings,
         settings: &MetricsSettings,
     ) -> anyhow::Result<()> {
-        // The old listener goes first, because its address may overlap the new one.
+        // The old listener is closed first, because its address may overlap the new one.
         if let Some(server) = self.metrics.take() {
             server.close().await;
         }
@@ -117,7 +117,8 @@ impl Reporting {
         Ok(())
     }
 
-    /// Serves the page at another address. If that is not possible, serves it at the old one. Its token is read again in any case.
+    /// Serves the page at another address. If that is not possible, serves it at the old one. The page's token is read again in
+    /// any case.
     ///
     /// # Errors
     /// Why the page cannot be served at the new address.

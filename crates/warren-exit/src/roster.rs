@@ -45,7 +45,7 @@ pub(crate) fn news_in_file(
     Ok(Some(roster).filter(|_| news != RosterNews::Known))
 }
 
-/// Accepts a signed roster, hands it to clients, and saves it. Returns whether it is new.
+/// Accepts a signed roster, sends it to clients, and saves it. Returns whether the roster is new.
 ///
 /// # Errors
 /// Why it is not accepted.

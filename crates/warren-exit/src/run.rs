@@ -40,7 +40,7 @@ pub async fn exit_run(directories: &Directories, log: &LogSettings) -> anyhow::R
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let directory = DaemonDirectory::new(&directories.runtime, EXIT);
     directory.create()?;
-    // The lock comes before the sockets: a second daemon could join their shared port unnoticed.
+    // The lock is taken before the sockets are bound, because otherwise a second daemon could join their shared port unnoticed.
     let Some(lock) = directory.lock_after_kill().await? else {
         let sentence = "an exit is already running; see `warren status exit`, or stop it first";
         return Err(Failure::new(ExitCode::Failed, sentence).into());
@@ -111,7 +111,7 @@ async fn prepare_and_run(
     drop(helper);
     let ended = left.and(ended.map(drop));
     if let Err(error) = &ended {
-        // This happens while the helper still runs, because only the helper can pass the status on to systemd.
+        // The status is reported while the helper still runs, because only the helper can pass it on to systemd.
         notify::status(&output::sentence(error));
     }
     process.end().await;
@@ -224,7 +224,8 @@ fn advise_on_device(error: TunError) -> anyhow::Error {
     error.into()
 }
 
-/// Refuses to run as root in another user's directory. Root gives up its rights, so it could not give its new files to that user.
+/// Refuses to run as root in another user's directory. A daemon that runs as root gives up its privileges, so it could not give
+/// its new files to that user.
 fn refuse_others_directory(directory: &Path) -> anyhow::Result<()> {
     let owner = std::fs::metadata(directory).map(|metadata| metadata.uid());
     if !rustix::process::geteuid().is_root() || owner.as_ref().is_ok_and(|owner| *owner == 0) {

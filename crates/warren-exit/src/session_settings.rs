@@ -7,7 +7,7 @@ use warren_session::{MAX_ROUTES, ROSTER, UPDATES};
 use crate::host::INNER_MTU;
 use warren_config::ExitSettings;
 
-/// Returns the settings that clients are told, including those that may change while they are connected.
+/// Returns the settings that are announced to clients, and that may change while clients are connected.
 pub(crate) fn announced(config: &ExitSettings) -> Announced {
     let told = if config.allow.len() <= MAX_ROUTES { config.allow.as_slice() } else { &[] };
     let routes = told.iter().map(IpNet::trunc).collect();

@@ -26,12 +26,13 @@ pub(crate) fn bind(listen: &[SocketAddr], workers: u8) -> anyhow::Result<Vec<Vec
 /// Binds an address for each worker, in the workers' order. The kernel numbers the sockets in the order in which they are bound,
 /// and steering relies on these numbers. So none of the sockets may be closed without the others.
 fn bind_shared(address: SocketAddr, workers: u8) -> anyhow::Result<Vec<UdpSocket>> {
-    // This shows whether another program has the port. If so, binding a socket that does not share the port fails.
+    // Binding a socket that does not share the port fails if another program has the port.
     let alone = bind_one(SocketConfig::new(address))?;
     if workers == 1 {
         return Ok(vec![alone]);
     }
-    // This socket must be closed. A port can be shared only if all of its sockets ask for that (`SO_REUSEPORT`).
+    // The socket that does not share the port must be closed. A port can be shared only if all of its sockets ask for that
+    // (`SO_REUSEPORT`).
     drop(alone);
     let config = SocketConfig { reuse_port: true, ..SocketConfig::new(address) };
     let first = bind_one(config.clone())?;

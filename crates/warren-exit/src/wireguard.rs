@@ -52,8 +52,8 @@ pub(crate) fn carrier(
     Ok(Some(WireGuardCarrier { key, sockets, mtu: MTU }))
 }
 
-/// Reads the exit's WireGuard key. Makes one if there is none. If the key was lost, fails instead, because `users` clients have it
-/// in their configurations. `clients` is the file that `[clients] file` names.
+/// Reads the exit's WireGuard key. Makes a key if there is none. But if `users` is above 0, that many clients have the key in
+/// their configurations. Then the key was lost, and this fails. `clients` is the file that `[clients] file` names.
 ///
 /// # Errors
 /// When its file is lost, or cannot be read or made.
@@ -69,7 +69,7 @@ pub fn key(clients: &Path, users: usize) -> anyhow::Result<PrivateKey> {
     let key = PrivateKey::new(entropy::bytes()?);
     match write_wireguard_key(&path, &key) {
         Ok(()) => Ok(key),
-        // A command and the exit may make the key at the same moment. The one that comes second uses the key of the first.
+        // A command and the exit may make the key at the same moment. The second one uses the key of the first one.
         Err(error) => read_wireguard_key(&path)?.ok_or(error.into()),
     }
 }

@@ -4,8 +4,8 @@
 //! big-endian, then a message as JSON. The exit begins with [`ExitMessage::Hello`]. `warren-fleet` answers with all rows in the
 //! store ([`FleetMessage::Whole`]), and then reports changes.
 //!
-//! Answers and changes come in the order of the store's revisions. For its own changes, an exit gets answers. It gets the changes
-//! themselves only if it has given their requests up.
+//! Answers and changes come in the order of the store's revisions. For its own changes, an exit gets answers. The exit gets the
+//! changes themselves only if it has given up their request.
 #![forbid(unsafe_code)]
 
 mod frame;

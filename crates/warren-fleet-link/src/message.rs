@@ -29,7 +29,7 @@ pub const MAX_VALUE: usize = 16_000;
 #[serde(try_from = "String", into = "String")]
 pub struct ExitId(String);
 
-/// A name that no exit can have.
+/// The error for a name that no exit can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a name for an exit; use up to 63 lower-case letters, digits, `-`, `_` and `.`")]
 pub struct InvalidExitId(String);
@@ -73,7 +73,7 @@ pub struct Pools {
 /// The load of an exit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Sessions of clients.
+    /// Number of client sessions.
     pub sessions: u32,
     /// Maximum number of sessions of the exit.
     pub max_sessions: u32,
@@ -127,7 +127,7 @@ pub enum ExitMessage {
     /// Make these changes in one transaction: all of them or none. The answers ([`FleetMessage::Answer`]) come in the order of the
     /// requests.
     Request {
-        /// The request's number. Later requests have higher ones.
+        /// The request's number. Later requests have higher numbers.
         id: u64,
         /// The changed rows, each once, with their new values.
         rows: Vec<RowChange>,
@@ -140,8 +140,8 @@ pub enum ExitMessage {
         key: PublicKey,
         /// The client process's nonce. Two sessions with the same nonce belong to one client process, which is moving.
         nonce: Vec<u8>,
-        /// The session's number among those of the client process. Of two sessions with one nonce, the one with the higher number
-        /// counts.
+        /// The session's number among the sessions of the client process. Of two sessions with one nonce, the one with the higher
+        /// number counts.
         claim: u64,
     },
     /// A client's session here is over.
@@ -190,14 +190,14 @@ pub enum StoreLink {
     Reachable,
     /// The store does not answer, or does not answer in time.
     Away {
-        /// Time since its latest answer.
+        /// Time since the store's latest answer.
         silent: Duration,
-        /// Why, as a sentence for an operator.
+        /// Why the store does not answer, as a sentence for an operator.
         reason: String,
     },
     /// The store answers but must not be used: it was restored from an old backup, belongs to another fleet, or refuses this exit.
     Refused {
-        /// Why, and what to do.
+        /// Why the store must not be used, and what to do.
         reason: String,
     },
 }
@@ -219,11 +219,11 @@ pub struct FleetExit {
     pub applied: i64,
     /// Whether the exit's lease in the store is alive. An exit without a lease stays in the list until an operator removes it.
     pub is_alive: bool,
-    /// The exit's clock minus this exit's, in milliseconds.
+    /// The exit's clock minus the clock of this exit, in milliseconds.
     pub clock_offset_ms: i64,
 }
 
-/// A certificate around the store: the authority's (`ca`), this exit's (`client`), or a member's (`server HOST:PORT`).
+/// A certificate of the store or its users: the authority's (`ca`), this exit's (`client`), or a member's (`server HOST:PORT`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreCertificate {
     /// The certificate's name: `ca`, `client`, or `server HOST:PORT`.
@@ -272,7 +272,7 @@ pub enum FleetMessage {
         key: PublicKey,
         /// The newer session's nonce.
         nonce: Vec<u8>,
-        /// The newer session's number among those of its client process.
+        /// The newer session's number among the sessions of its client process.
         claim: u64,
         /// The exit of the newer session.
         exit: ExitId,
@@ -280,8 +280,8 @@ pub enum FleetMessage {
     /// Whether the store can be reached. Sent at the start, at each change, and every second. For the first two seconds after a member
     /// has failed, the store counts as reachable, because another member may answer.
     Store(StoreLink),
-    /// How long ago the store last answered `warren-fleet`. Sent every second after the first answer, even while the store is away.
-    /// The exit's `max_staleness` counts from that answer.
+    /// How long ago the store last answered `warren-fleet`. Sent every second after the first answer, even while the store does not
+    /// answer. The exit's `max_staleness` counts from that answer.
     Answered {
         /// The time since the answer.
         ago: Duration,
@@ -290,16 +290,16 @@ pub enum FleetMessage {
     Exits {
         /// This exit's clock minus the median of all exits' clocks, in milliseconds. Above a minute, no invitation may be redeemed here.
         own_clock_offset_ms: i64,
-        /// The revision of the latest change of a row. An exit that has applied only earlier revisions is behind. Revisions after
-        /// this one belong to heartbeats and sessions.
+        /// The revision of the latest change of a row. An exit that has applied only earlier revisions is behind. Later revisions
+        /// belong to heartbeats and sessions.
         changed: i64,
-        /// The exits, by name.
+        /// The exits, sorted by name.
         exits: Vec<FleetExit>,
     },
     /// All members of the store with their addresses. Sent at the start, before any name is looked up, and at each change. No
-    /// network behind a client may take an address from the exit's host.
+    /// network behind a client may contain one of these addresses, because the exit's host must reach them.
     StoreAddresses {
-        /// Up to [`MAX_ADDRESSES`] members. A member without an address keeps those that the exit knows.
+        /// Up to [`MAX_ADDRESSES`] members. A member without an address keeps the addresses that the exit knows.
         members: StoreMembers,
     },
     /// All certificates of the store and its users. Sent from time to time.
@@ -312,9 +312,9 @@ pub enum FleetMessage {
         /// The roster and its signature, as clients get it.
         bytes: Vec<u8>,
     },
-    /// Whether an operator at another exit drains this one. Sent when this changes.
+    /// Whether an operator at another exit drains this exit. Sent when this changes.
     Drain {
-        /// Whether this exit should send its clients away.
+        /// Whether this exit should send its clients to other exits.
         on: bool,
     },
 }

@@ -1,4 +1,5 @@
-//! The addresses of the store's members. The exit's host must reach them, so no network behind a client may contain one.
+//! The addresses of the store's members. The exit's host must reach these addresses, so no network behind a client may contain
+//! one of them.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -60,7 +61,7 @@ fn are_all_known(members: &StoreMembers) -> bool {
     members.values().all(|addresses| !addresses.is_empty())
 }
 
-/// Drops addresses that do not fit into a message. A member that keeps none counts as unknown.
+/// Drops addresses that do not fit into a message. A member that keeps no address counts as unknown.
 fn within_limits(mut members: StoreMembers) -> StoreMembers {
     let mut left = MAX_ADDRESSES;
     for addresses in members.values_mut() {
@@ -70,12 +71,12 @@ fn within_limits(mut members: StoreMembers) -> StoreMembers {
     members
 }
 
-/// The address of an endpoint that has no name.
+/// The address of an endpoint whose host is an IP address.
 fn literal(endpoint: &str) -> Option<IpAddr> {
     with_port(endpoint).parse::<SocketAddr>().ok().map(|address| address.ip())
 }
 
-/// Host and port of an endpoint. Only the host counts.
+/// Host and port of an endpoint, for the look-up. The port does not matter.
 fn with_port(endpoint: &str) -> String {
     let authority = address_of(endpoint);
     let has_port =

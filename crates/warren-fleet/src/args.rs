@@ -17,7 +17,7 @@ use crate::commands::{
 };
 use crate::run::{self, Directories};
 
-/// The variable with which a shell's completions ask this program for words.
+/// The environment variable by which a shell's completion script asks this program for candidates.
 const COMPLETION_VARIABLE: &str = "WARREN_FLEET_COMPLETE";
 
 /// Links an exit to the store that its fleet shares, and manages the fleet. `warren fleet` runs this program.

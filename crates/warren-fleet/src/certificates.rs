@@ -1,4 +1,5 @@
-//! How long the certificates around the store are valid: the authority's, this exit's own, and those of the store's members.
+//! How long the certificates of the store and its users are valid: the authority's, this exit's own, and those of the store's
+//! members.
 //!
 //! An expired certificate cuts the exit off from the store. So the exit's metrics, the status and the log warn in advance.
 
@@ -29,7 +30,7 @@ use crate::store::{ANSWER_TIMEOUT, StoreOptions};
 /// The interval between checks once every certificate has been seen, and the interval until then.
 const EVERY: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(60));
 
-/// Operators are warned of a certificate that expires sooner than this.
+/// Operators are warned of a certificate that expires in fewer than this many days.
 const WARNED: i64 = 14;
 
 /// Checks the certificates periodically. Reports the results, and warns of certificates that expire soon.
@@ -102,7 +103,7 @@ pub(crate) async fn look(options: &StoreOptions) -> Vec<StoreCertificate> {
     found
 }
 
-/// How many certificates there are.
+/// Returns how many certificates [`look`] finds if all members answer.
 fn expected(options: &StoreOptions) -> usize {
     let members = options.endpoints.iter().filter(|endpoint| endpoint.starts_with("https://")).count();
     members + usize::from(options.ca.is_some()) + usize::from(options.identity.is_some())
@@ -134,16 +135,15 @@ pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option
     (days < WARNED).then_some(sentence)
 }
 
-/// When the first certificate of a file expires, in seconds since 1970.
+/// Returns when the first certificate in a PEM file expires, in seconds since 1970.
 fn end_of_pem(pem: &str) -> anyhow::Result<i64> {
     let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
     first_end(&chain.map_err(|error| anyhow!("it is not PEM: {error:?}"))?)
 }
 
-/// Returns the common name of the first certificate of a file. For etcd, it is the user.
+/// Returns the common name of the first certificate of a file. etcd takes this name as the user.
 ///
-/// # Errors
-/// If there is no certificate, or it has no such name.
+/// # Errors If there is no certificate, or it has no common name.
 pub(crate) fn common_name(pem: &str) -> anyhow::Result<String> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes())
         .map_err(|error| anyhow!("it is not PEM: {error:?}"))?;

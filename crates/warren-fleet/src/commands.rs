@@ -54,8 +54,8 @@ async fn connect(directory: &Path) -> anyhow::Result<Connected> {
     .await
 }
 
-/// Like [`connect`], for a store that may have lost everything. Such a store gets the agreement that `fill` returns, and the fleet
-/// begins again with it.
+/// Like [`connect`], for a store that may have lost everything. Such a store gets the fleet's agreement ([`Meta`]) that `fill`
+/// returns, and the fleet begins again with this agreement.
 async fn connect_or_fill(
     directory: &Path,
     fill: impl FnOnce(&str) -> anyhow::Result<Meta>,
@@ -87,7 +87,7 @@ async fn read_meta(client: &mut Client, keys: &Keys) -> anyhow::Result<Option<Me
     Ok(Some(pair.parse("agreement").context("the store's `meta` is damaged; restore a backup")?))
 }
 
-/// Writes text to standard output. A reader that went away is not an error.
+/// Writes text to standard output. A closed pipe is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

@@ -53,7 +53,7 @@ impl FleetConfig {
         directory.join(FILE)
     }
 
-    /// The file's extension until `warren fleet leave` has removed everything.
+    /// The extension of the file from the time when the exit has left its fleet until `warren fleet leave` has removed all files.
     pub(crate) const LEAVING: &str = "toml.leaving";
 
     /// Checks that the exit does not belong to a fleet yet.
@@ -123,8 +123,7 @@ impl FleetConfig {
 impl StoreConfig {
     /// Checks everything that can be checked without reading other files.
     ///
-    /// # Errors
-    /// If something is missing or contradicts something else.
+    /// # Errors If a setting is missing or contradicts another one.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         if self.endpoints.is_empty() {
             bail!(

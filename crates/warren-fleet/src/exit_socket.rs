@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use warren_fleet_link::{ExitMessage, FleetMessage, read_frame, write_frame};
 
-/// The pauses between attempts to connect grow from the first to the second.
+/// The shortest and the longest pause between attempts to connect. The pauses grow.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 
 /// Maximum number of messages that wait for an exit that does not read. A whole copy of 131,072 clients takes 400 messages.
@@ -17,7 +17,7 @@ const MOST_WAITING: usize = 4000;
 
 /// A message from a connection to the exit, for the link.
 pub(crate) enum FromExit {
-    /// The exit has accepted a connection. Messages for it go here.
+    /// The exit has accepted a connection. Messages for the exit go into this channel.
     Connected(mpsc::Sender<FleetMessage>),
     Said(ExitMessage),
     Gone,
@@ -30,7 +30,7 @@ const LASTING: Duration = Duration::from_secs(5);
 pub(crate) async fn run(path: PathBuf, report: mpsc::Sender<FromExit>) {
     let mut pause = PAUSES.0;
     let mut has_warned = false;
-    // Whether the latest connection ended at once, so that the log stays quiet until one lasts.
+    // Whether the latest connection ended at once. If so, nothing is logged until a connection lasts.
     let mut is_failing = false;
     loop {
         match UnixStream::connect(&path).await {

@@ -21,8 +21,8 @@ const MOST_ENDPOINTS: usize = 16;
 const MOST_ENDPOINT: usize = 262;
 
 impl Member {
-    /// Returns the member without the endpoints that no real exit has. Otherwise one exit could write more endpoints than others
-    /// can pass on.
+    /// Returns the member without the endpoints that exceed these limits. Otherwise one exit could write more endpoints than
+    /// others can pass on.
     pub(crate) fn bounded(mut self) -> Self {
         self.endpoints.retain(|endpoint| endpoint.len() <= MOST_ENDPOINT);
         self.endpoints.truncate(MOST_ENDPOINTS);
@@ -47,20 +47,21 @@ pub(crate) struct Heartbeat {
 #[derive(Debug, Default)]
 pub(crate) struct Exits {
     members: BTreeMap<ExitId, Member>,
-    /// The members whose values cannot be read now. Each has its latest readable value. If there is none, it has no key.
+    /// The members whose values cannot be read now. Each keeps its latest readable value, or has a value without a key if no
+    /// value was ever readable.
     unreadable: BTreeSet<ExitId>,
     heartbeats: BTreeMap<ExitId, Seen>,
     /// The exits that were removed, each with the revision of its removal.
     removed: BTreeMap<ExitId, i64>,
     has_changed: bool,
-    /// Counts changes of what is kept on disk: which exits are in the fleet, and which were removed.
+    /// Counts changes of the state that is saved on disk: which exits are in the fleet, and which were removed.
     changes: u64,
 }
 
 #[derive(Debug)]
 struct Seen {
     heartbeat: Heartbeat,
-    /// The exit's clock minus this one's. `None` until a heartbeat arrives right after it was written.
+    /// The exit's clock minus the clock of this exit. `None` until a heartbeat arrives right after it was written.
     clock_offset: Option<i64>,
 }
 
@@ -90,7 +91,7 @@ impl Exits {
         self.has_changed = true;
     }
 
-    /// Sets a member, or takes it away.
+    /// Sets or removes a member.
     pub(crate) fn member(&mut self, exit: ExitId, member: Option<Member>) {
         self.has_changed = true;
         self.changes += 1;
@@ -147,7 +148,7 @@ impl Exits {
         self.members.get(exit) == Some(member) && !self.unreadable.contains(exit)
     }
 
-    /// Handles a heartbeat. With `is_live`, it was written just now, so its clock can be compared.
+    /// Handles a heartbeat. With `is_live`, the heartbeat was written just now, so its clock can be compared.
     pub(crate) fn heartbeat(
         &mut self,
         exit: ExitId,
@@ -195,7 +196,7 @@ impl Exits {
 
     /// Returns this exit's clock minus the median of all live exits' clocks. etcd does not report its own clock.
     ///
-    /// With two exits, nobody can tell which of them is wrong, so each one differs from the median by half of the difference.
+    /// With two exits, nobody can tell which of them is wrong, so each clock differs from the median by half of the difference.
     pub(crate) fn own_clock_offset(&self, me: &ExitId) -> i64 {
         let others = self.heartbeats.iter().filter(|(exit, _)| *exit != me);
         let mut offsets: Vec<i64> = others.filter_map(|(_, seen)| seen.clock_offset).collect();

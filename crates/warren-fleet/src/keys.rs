@@ -12,8 +12,8 @@ use warren_session::PublicKey;
 use warren_session::clients::{RowId, is_valid_name};
 use warren_session::invite::TokenDigest;
 
-/// Something in the store that a link follows. Names, addresses and next keys are not among these, because they follow from the
-/// clients.
+/// A key in the store whose changes a link watches. The claims on names, addresses and next keys are not among these, because
+/// they can be derived from the clients.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     /// A row of the registry: a client `cl/KEY`, an invitation `in/SHA256`, a removed key `rv/KEY`.
@@ -34,7 +34,7 @@ pub(crate) enum Key {
     Drain(ExitId),
     /// `wr/ID`: the latest transaction of an exit's link.
     Written(ExitId),
-    /// `po/ID`: written with each heartbeat and with sessions' records, and without a lease.
+    /// `po/ID`: written by an exit's link with each heartbeat and with sessions' records. This key has no lease.
     Position(ExitId),
     /// `ro`: the signed roster.
     Roster,
@@ -91,18 +91,18 @@ impl Keys {
         kinds.map(|kind| self.name(&kind(exit.clone())))
     }
 
-    /// The key of a client's name.
+    /// The key of the claim on a client's name.
     pub(crate) fn client_name(&self, name: &str) -> String {
         // A client's name contains no slash, so it needs no encoding.
         format!("{}na/{name}", self.prefix)
     }
 
-    /// The key of an address.
+    /// The key of the claim on an address.
     pub(crate) fn address(&self, address: IpAddr) -> String {
         format!("{}ad/{address}", self.prefix)
     }
 
-    /// The key of a next key.
+    /// The key of the claim on a next key.
     pub(crate) fn next_key(&self, key: PublicKey) -> String {
         format!("{}nk/{}", self.prefix, url_safe(&key.to_string()))
     }
@@ -112,7 +112,7 @@ impl Keys {
         format!("{}tk/{digest}", self.prefix)
     }
 
-    /// The key of the record of how an exit got its user. See [`crate::users`].
+    /// The key of an exit's grant, which records how the exit got its user. See [`crate::users`].
     pub(crate) fn grant(&self, exit: &ExitId) -> String {
         format!("{}{exit}", self.grants())
     }
@@ -152,7 +152,7 @@ impl Keys {
         ["cl/", "in/", "rv/", "na/", "ad/", "nk/", "px", "fw"].map(|kind| format!("{}{kind}", self.prefix))
     }
 
-    /// Reads a key. `None` for a key that links do not follow.
+    /// Reads a key. `None` for a key that links do not watch.
     pub(crate) fn parse(&self, key: &[u8]) -> Option<Key> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
         let Some((kind, name)) = rest.split_once('/') else {
@@ -182,7 +182,7 @@ impl Keys {
     }
 }
 
-/// The value of a claim: the client that has it.
+/// The value of a claim, which is the key of the client that holds the claim.
 pub(crate) fn holder_text(key: PublicKey) -> Vec<u8> {
     url_safe(&key.to_string()).into_bytes()
 }
@@ -218,7 +218,7 @@ pub(crate) struct SessionRecord {
     pub(crate) exit: ExitId,
     /// The client process's nonce, as base64.
     pub(crate) nonce: String,
-    /// The session's number among those of its client process.
+    /// The session's number among the sessions of its client process.
     #[serde(default)]
     pub(crate) claim: u64,
 }

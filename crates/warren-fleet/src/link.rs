@@ -34,7 +34,7 @@ const SILENCE: Duration = Duration::from_millis(2000);
 pub(crate) struct Link {
     keys: Keys,
     me: ExitId,
-    /// Names this process.
+    /// A random name of this process.
     process: String,
     copy: Copy,
     requests: Requests,
@@ -59,11 +59,11 @@ struct Exit {
     release: String,
     load: Load,
     state: ExitState,
-    /// The revision up to which it has applied all changes.
+    /// The revision up to which the exit has applied all changes.
     applied: i64,
-    /// The revision of the full copy that it got. `None` until it got one.
+    /// The revision of the full copy that the exit got. `None` until it got one.
     whole: Option<i64>,
-    /// The revision of the latest change that it got.
+    /// The revision of the latest change that the exit got.
     told: i64,
     /// Whether the other exits should get a heartbeat soon, because the applied revision, the load or the state has changed.
     is_news: bool,
@@ -87,7 +87,7 @@ enum Store {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Transaction {
     pub(crate) expected: BTreeMap<String, Expected>,
-    /// Written if everything is as expected: new values by key, or `None` to delete a key.
+    /// Written if every key is as expected: new values by key, or `None` to delete a key.
     pub(crate) then: BTreeMap<String, Option<Vec<u8>>>,
     /// Written otherwise.
     pub(crate) otherwise: BTreeMap<String, Option<Vec<u8>>>,
@@ -114,7 +114,7 @@ impl Link {
         }
     }
 
-    /// Takes the messages for the exit, in this order.
+    /// Removes and returns the messages for the exit, in the order in which to send them.
     pub(crate) fn take_messages(&mut self) -> Vec<FleetMessage> {
         // An exit that waits for its whole copy gets the list of exits together with it (`send_whole`).
         if self.exit.as_ref().is_none_or(|exit| exit.whole.is_none() && self.copy.is_filled()) {
@@ -128,8 +128,7 @@ impl Link {
 
     /// Handles a message from the exit.
     ///
-    /// # Errors
-    /// If the exit is not one that this link can serve. The connection has to end.
+    /// # Errors If this link cannot serve the exit. In that case the connection must end.
     pub(crate) fn exit_said(&mut self, message: ExitMessage, now: Instant) -> Result<(), String> {
         let is_known = self.exit.is_some();
         match message {
@@ -189,7 +188,7 @@ impl Link {
         });
         self.tell_store(now);
         self.tell_certificates();
-        // The addresses come before the clients, whose networks may contain them.
+        // The addresses are sent before the clients, because no client's network may contain one of them.
         self.tell_addresses();
         self.send_whole();
         Ok(())
@@ -334,7 +333,7 @@ impl Link {
         }
         match &self.store {
             Store::Up { .. } => StoreLink::Reachable,
-            // Another member may answer in the meantime.
+            // The store still counts as reachable, because another member may answer soon.
             Store::Down { since, .. } if now.duration_since(*since) < SILENCE && self.meta.is_some() => {
                 StoreLink::Reachable
             }
@@ -489,7 +488,7 @@ impl Link {
         if !matches!(self.store, Store::Up { .. }) || self.requests.is_empty() {
             return None;
         }
-        // Each request has its own basis (`Waiting::part`), so this one is not used.
+        // Each request has its own basis (`Waiting::part`), so the basis given here is not used.
         let known = Known { keys: &self.keys, rows: self.copy.rows(), unseen: self.copy.unseen(), basis: 0 };
         let (answers, next) = self.requests.next(known, self.copy.revision());
         self.out.extend(answers);
@@ -501,14 +500,14 @@ impl Link {
         };
         let mut transaction =
             Transaction { expected: draft.expected, then: draft.operations, otherwise: BTreeMap::new() };
-        // Of this link's transactions, only one can succeed while its mark has this revision.
+        // Of this link's transactions, only one can succeed while the link's mark (`wr/EXIT`) has this revision.
         transaction.expected.insert(written.clone(), Expected::Modified(self.copy.written()));
         transaction.then.insert(written.clone(), mark(true));
         transaction.otherwise.insert(written, mark(false));
         Some(transaction)
     }
 
-    /// Returns the next session records to write. All of them get the lease.
+    /// Returns the next session records to write. All of them are attached to the exit's lease.
     pub(crate) fn next_sessions(&mut self, now: Instant) -> Option<SessionBatch> {
         if !self.is_up() || self.exit.is_none() || !self.sessions.has_unsent() {
             return None;
@@ -518,7 +517,7 @@ impl Link {
         if batch.sessions.is_empty() {
             return None;
         }
-        // By its own latest write, this link notices a store that has lost it.
+        // The batch also writes the link's position. If a restored store lacks this write, the link notices.
         let position = self.keys.name(&Key::Position(self.me.clone()));
         batch.operations.insert(position, Some(self.process.clone().into()));
         Some(batch)
@@ -543,7 +542,7 @@ impl Link {
         self.exit.as_mut().is_some_and(|exit| std::mem::take(&mut exit.is_news))
     }
 
-    /// Returns the heartbeat: the transaction, and the key that has the lease. `None` while there is no exit that may serve.
+    /// Returns the heartbeat: the transaction, and the key to attach to the lease. `None` while there is no exit that may serve.
     pub(crate) fn heartbeat(&self, now: SystemTime) -> Option<(Transaction, String)> {
         let exit = self.exit.as_ref().filter(|_| self.refusal().is_none())?;
         // Most revisions change no row, and the exit is not told of them. If the exit has applied everything that it was told, it
@@ -567,7 +566,7 @@ impl Link {
         Some((transaction, name))
     }
 
-    /// The epoch of the store, as the store has said it last.
+    /// The store's epoch, as the link last read it.
     pub(crate) fn epoch(&self) -> Option<u64> {
         self.meta.as_ref().map(|meta| meta.epoch)
     }
@@ -576,7 +575,7 @@ impl Link {
         matches!(self.store, Store::Up { .. })
     }
 
-    /// Counts changes of the data that the disk keeps.
+    /// Counts changes of the data that is saved to disk.
     pub(crate) fn changes(&self) -> u64 {
         self.copy.changes() + self.exits.changes()
     }
@@ -590,7 +589,7 @@ impl Link {
         (self.copy.revision(), self.copy.position().max(self.copy.written()))
     }
 
-    /// Everything that the disk keeps.
+    /// All data to save to disk.
     pub(crate) fn pairs(&self) -> Vec<Pair> {
         let mut pairs = self.copy.pairs(&self.keys, &self.me);
         pairs.extend(self.exits.members().filter_map(|(exit, member)| {
@@ -603,7 +602,7 @@ impl Link {
         pairs
     }
 
-    /// Returns what the copy contains besides its rows. It is replayed if the store was recovered.
+    /// Returns the content of the copy other than its rows. This content is replayed if the store was recovered.
     pub(crate) fn beside_rows(&self) -> BesideRows {
         BesideRows {
             removed: self.exits.removed().clone(),

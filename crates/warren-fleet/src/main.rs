@@ -1,7 +1,7 @@
 //! The link of an exit to the store (etcd) that its fleet shares, and the commands of a fleet.
 //!
-//! The exit has a copy of its own and serves its clients without this program. This program runs as a separate user without any
-//! rights.
+//! The exit has a copy of its own and serves its clients without this program. This program runs as a separate user without
+//! privileges.
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -1,4 +1,5 @@
-//! The agreement of a fleet (`meta` in the store), and how a link notices that the store has lost something.
+//! The agreement of a fleet, which is the state that all of its exits share (`meta` in the store). Also how a link notices that
+//! the store has lost data.
 
 use serde::{Deserialize, Serialize};
 use warren_fleet_link::Pools;
@@ -8,35 +9,36 @@ use crate::planted::{Bug, is_planted};
 /// The format of everything in the store.
 pub(crate) const FORMAT: u32 = 1;
 
-/// `meta`.
+/// The agreement of a fleet, which is the value of `meta`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Meta {
     pub(crate) format: u32,
-    /// A random text. So a fleet that is created again under the same name differs from the earlier one.
+    /// A random text, which distinguishes a fleet from an earlier fleet of the same name.
     pub(crate) id: String,
     /// How often the store was recovered from a backup.
     pub(crate) epoch: u64,
     pub(crate) pools: Pools,
-    /// How each earlier part of the store's history ended, if this is known.
+    /// How each earlier epoch of the store ended, if this is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) recoveries: Vec<Recovery>,
 }
 
-/// A recovery. The store's history continues from two sources: a copy of an earlier part of it, and an old backup.
+/// A recovery, which ends an epoch of the store. The next epoch continues from two sources: a copy of an earlier epoch, and an
+/// old backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Recovery {
     /// The copy's epoch.
     pub(crate) epoch: u64,
     /// The copy's revision. The recovered store contains all changes up to this revision.
     pub(crate) revision: i64,
-    /// The revision of the latest value that the store had when the recovery began. The store's own revision may be higher: since the backup
-    /// was restored, leases have ended.
+    /// The revision of the latest value that the store had when the recovery began. The store's own revision may be higher, because
+    /// leases may have ended since the backup was restored.
     pub(crate) store: i64,
 }
 
 impl Meta {
     /// Returns the recovery with which to compare a copy of an earlier epoch. The copy may contain changes that this recovery did
-    /// not bring into the store. `None` if it is not known which changes the store lacks.
+    /// not put into the store. `None` if it is not known which changes the store lacks.
     pub(crate) fn recovery_since(&self, epoch: u64) -> Option<Recovery> {
         let ended = self.recoveries.iter().find(|recovery| recovery.epoch == epoch).copied();
         // The store's history skips this epoch, because the store was recovered with a copy of an earlier epoch.
@@ -110,7 +112,7 @@ pub(crate) struct Found {
 }
 
 /// Compares the store with the history that a link knows. Returns the fleet's agreement. Also returns whether the link must replay
-/// tombstones, because the store has been recovered since.
+/// the removed keys and other changes of its copy, because the store has been recovered since.
 ///
 /// # Errors
 /// If the store must not be used.
@@ -125,7 +127,7 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     if meta.id != known.fleet {
         return Err(Mismatch::OtherFleet);
     }
-    // The epoch comes first, because a recovery also changes cluster and revision.
+    // The epochs are compared first, because a recovery also changes cluster and revision.
     if meta.epoch > known.epoch {
         return if found.is_removed { Err(Mismatch::Removed) } else { Ok((meta, true)) };
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Maximum number of remembered lines. Then all are forgotten, and each is logged once more.
+/// Maximum number of remembered lines. When it is reached, all lines are forgotten, and each may be logged once more.
 const MOST: usize = 100;
 
 /// The lines that were logged.

@@ -6,13 +6,13 @@ warren_simulation::planted_bugs! {
     ReadThenPut,
     /// A request is checked against the link's knowledge, not against what the exit had seen.
     NewestBasis,
-    /// After a compaction, everything is read again, but not compared with what the exit has.
+    /// After a compaction, everything is read again, but not compared with the exit's rows.
     CompactionIgnored,
     /// A transaction whose answer was lost counts as failed, although it may still succeed later.
     LateTransactionMissed,
-    /// The outcome of a request of an exit that is gone counts for the next exit's request with the same number.
+    /// The outcome of a request of an ended exit process counts for the next process's request with the same number.
     NumbersConfused,
-    /// A session that waited for the store takes the record from a newer one.
+    /// A session that waited for the store takes the record from a newer session.
     QueuedClaimOverwrites,
     /// The numbers that a client process gives its sessions are ignored.
     ClaimsIgnored,
@@ -24,7 +24,7 @@ warren_simulation::planted_bugs! {
     TombstoneForgotten,
     /// A link does not notice that the store was restored from an old backup.
     RestoreUnnoticed,
-    /// A link that comes back after a recovery adds no clients that only its copy knows.
+    /// A link that comes back after a recovery adds no clients that only its copy has.
     NewsForgotten,
     /// Invitations that only one copy has are open again before all exits have come back.
     ReopenedTooEarly,

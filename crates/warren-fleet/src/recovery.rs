@@ -1,7 +1,7 @@
 //! Compares a store that was restored from an old backup with a copy, to find what the store has lost.
 //!
 //! In doubt, a recovery takes rights away: if either the copy or the store says that a key is removed, a token is used or a client
-//! is disabled, that is how it stays.
+//! is disabled, the recovery keeps this state.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,16 +48,16 @@ impl Age {
     }
 }
 
-/// How a copy and the store are compared. Up to the backup from which the store was restored, equal revisions of both mean the same
-/// change. Later revisions do not.
+/// How a copy and the store are compared. Up to the revision of the backup from which the store was restored, a revision means the
+/// same change in both. Later revisions do not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Basis {
     pub(crate) age: Age,
     /// The copy's revision.
     pub(crate) revision: i64,
-    /// The store knows the copy's changes up to this revision. `None` if it is not known which changes it knows.
+    /// The store contains the copy's changes up to this revision. `None` if that revision is not known.
     pub(crate) known: Option<i64>,
-    /// The store's rows up to this revision were there before the recovery.
+    /// The store's rows up to this revision existed before the recovery.
     pub(crate) before: i64,
     /// Later rows up to this revision were written by the recovery.
     pub(crate) recovered: i64,
@@ -65,14 +65,14 @@ pub(crate) struct Basis {
     pub(crate) is_restored: bool,
     /// Whether it is certain that rows that only the copy has were lost, and not removed after the copy was made.
     pub(crate) is_newer: bool,
-    /// Whether an invitation that only the store has must have been withdrawn. That is not certain if the link has followed the
-    /// restored store, which lacked the invitation too.
+    /// Whether an invitation that only the store has must have been withdrawn. The withdrawal is not certain if the link has
+    /// followed the restored store, which lacked the invitation too.
     pub(crate) withdraws: bool,
 }
 
 impl Basis {
     /// Makes the basis for a command that compares a whole copy with the store. `newest` is the revision of the store's latest
-    /// change. It is `None` if the store has lost everything.
+    /// change. `newest` is `None` if the store has lost everything.
     pub(crate) fn of_command(age: Age, revision: i64, newest: Option<i64>, is_restored: bool) -> Self {
         let is_newer = match age {
             Age::Same => is_restored && newest.is_none_or(|newest| revision >= newest),
@@ -109,17 +109,17 @@ impl Basis {
         }
     }
 
-    /// Whether the copy is newer than the one with which the store was recovered.
+    /// Whether the copy is newer than the copy with which the store was recovered.
     pub(crate) fn has_news(&self) -> bool {
         self.known.is_some_and(|known| self.revision > known)
     }
 
-    /// Whether the store cannot know the change at this revision of the copy.
+    /// Whether the store cannot contain the change at this revision of the copy.
     pub(crate) fn is_news(&self, modified: i64) -> bool {
         self.known.is_some_and(|known| modified > known)
     }
 
-    /// Whether the store may have lost a row of the copy's: the store has not known it since the backup, nor since the recovery.
+    /// Whether the store may have lost a row of the copy, because the row came neither with the backup nor with the recovery.
     pub(crate) fn may_be_lost(&self, modified: i64) -> bool {
         self.is_news(modified) && modified > self.before
     }
@@ -134,7 +134,7 @@ impl Basis {
         }
     }
 
-    /// Whether the copy must have had this row of the store. If the copy lacks the row, it was deleted.
+    /// Whether the copy must once have had this row of the store. If the copy lacks such a row, the row was deleted.
     fn knew(&self, in_store: i64) -> bool {
         self.has_news()
             && match self.age {
@@ -155,8 +155,8 @@ impl Basis {
     }
 }
 
-/// Removed keys and used or withdrawn invitations that the store lacks, and that must never come back. Each group is a
-/// transaction.
+/// Returns the changes that take rights away and that the store lacks: removed keys, and used or withdrawn invitations. Each
+/// group is one transaction.
 pub(crate) fn revocations(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<RowChange>> {
     let mut groups = Vec::new();
     if is_planted(Bug::TombstoneForgotten) {
@@ -186,8 +186,8 @@ pub(crate) fn revocations(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<Ro
     groups
 }
 
-/// Clients and invitations that the store lacks, or contains only in an earlier state. Removed ones are left out. No client is
-/// enabled.
+/// Clients and invitations that the store lacks, or contains only in an earlier state. Removed clients and withdrawn invitations
+/// are left out. No client is enabled.
 pub(crate) fn clients(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<RowChange>> {
     let news = copy.iter().filter(|(_, row)| basis.is_news(row.modified));
     let rows = news.filter_map(|(id, row)| match &row.content {
@@ -248,7 +248,7 @@ fn is_used(row: &RowChange) -> bool {
 /// Removes a key, and the client that has it as its key or next key.
 fn revocation(key: PublicKey, tombstone: &RowChange, store: &Rows) -> Vec<RowChange> {
     let mut group = vec![tombstone.clone()];
-    // This is done even if the client's row cannot be read.
+    // The client is removed even if its row cannot be read.
     if store.is_there(RowId::Client(key)) {
         group.push(RowId::Client(key).deletion());
     }
@@ -259,7 +259,7 @@ fn revocation(key: PublicKey, tombstone: &RowChange, store: &Rows) -> Vec<RowCha
     group
 }
 
-/// Returns the row without the addresses that an exit has lent to its client, because another client may have them now. `None` if
+/// Returns the row without the sticky addresses of its client, because another client may have these addresses now. `None` if
 /// there are no such addresses.
 pub(crate) fn without_lease(row: &RowChange) -> Option<RowChange> {
     let RowChange::Client { client: Some(client), .. } = row else { return None };
@@ -275,14 +275,14 @@ pub(crate) struct ExitsInStore {
     pub(crate) removed: BTreeSet<ExitId>,
 }
 
-/// What a recovery does with exits.
+/// How a recovery changes the exits of the fleet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExitChanges {
     /// Exits that were removed since the backup.
     pub(crate) removed: Vec<ExitId>,
     /// Exits that have joined since the backup.
     pub(crate) put_back: Vec<ExitId>,
-    /// Exits that the copy has, and that may have been removed after it was made.
+    /// Exits that the copy has, and that may have been removed after the copy was made. They are not put back.
     pub(crate) left_out: Vec<ExitId>,
 }
 
@@ -294,8 +294,8 @@ pub(crate) fn exits(
     basis: Basis,
 ) -> ExitChanges {
     let mut changes = ExitChanges { removed: removed_exits(removed, store, basis), ..ExitChanges::default() };
-    // A copy of an earlier release does not list removed exits. A copy of a later epoch may lack an exit that was away since that
-    // epoch began.
+    // A copy of an earlier release does not list removed exits. A copy of a later epoch may lack an exit that was not linked
+    // since that epoch began.
     let gone = store.members.iter().filter(|(exit, joined)| {
         basis.age == Age::Same
             && !members.contains(*exit)

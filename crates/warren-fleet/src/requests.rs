@@ -2,8 +2,8 @@
 //!
 //! Only one transaction is under way at a time, with as many independent requests as fit. Each transaction writes the link's own
 //! key `wr/EXIT`, whether it succeeds or not, and requires that this key has not changed. So the watch reports the result of each
-//! transaction in the order of revisions, even after a lost answer. Once the result of a later transaction is known, one that was
-//! given up can no longer succeed.
+//! transaction in the order of revisions, even after a lost answer. Once the result of a later transaction is known, an earlier
+//! one that was given up can no longer succeed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use warren_session::clients::RowChange;
 use crate::planted::{Bug, is_planted};
 use crate::transaction::{Conflict, Draft, Known, draft};
 
-/// An exit gives up after three seconds (`STORE_TIMEOUT`), so the link answers before that.
+/// How long a request may wait. The link must answer before the exit gives up, which happens after three seconds
+/// (`STORE_TIMEOUT`).
 const PATIENCE: Duration = Duration::from_millis(2300);
 
 /// How often a request is tried. A try fails only if somebody else has changed something in the meantime.
@@ -47,7 +48,7 @@ pub(crate) struct Requests {
     sent: BTreeMap<u64, Vec<Part>>,
     /// The transaction that the next one waits for.
     under_way: Option<u64>,
-    /// Whether the next transaction has only one request, because one with several has failed.
+    /// Whether the next transaction contains only one request, because a transaction with several requests has failed.
     is_alone: bool,
 }
 
@@ -90,8 +91,7 @@ impl Requests {
 
     /// Queues a request. `basis` is the revision up to which the exit had seen the rows.
     ///
-    /// # Errors
-    /// If too many wait.
+    /// # Errors If too many requests wait.
     pub(crate) fn take(
         &mut self,
         id: u64,
@@ -130,7 +130,7 @@ impl Requests {
         }
     }
 
-    /// Answers requests that have waited too long, or all.
+    /// Answers the requests that have waited too long, or all requests if `now` is `None`.
     pub(crate) fn expire(&mut self, now: Option<Instant>) -> Vec<FleetMessage> {
         let mut answers = Vec::new();
         // All requests have the same patience, so the first one expires first.
@@ -148,7 +148,7 @@ impl Requests {
         self.under_way = None;
     }
 
-    /// Makes the next transaction from the oldest requests, unless one is under way. Answers requests that need none.
+    /// Makes the next transaction from the oldest requests, unless one is under way. Answers requests that need no transaction.
     pub(crate) fn next(
         &mut self,
         known: Known<'_>,
@@ -204,7 +204,7 @@ impl Requests {
         let answer = FleetMessage::Answer { id: request.id, outcome: Outcome::Stored { revision } };
         let corrected = request.corrected;
         let told = (!corrected.is_empty()).then_some(FleetMessage::Changes { revision, rows: corrected });
-        // On the answer, the exit applies the rows as it wanted them. So the corrections must follow the answer.
+        // When the exit gets the answer, it applies the rows as it requested them. So the corrections must follow the answer.
         [answer].into_iter().chain(told).collect()
     }
 
@@ -252,7 +252,7 @@ impl Requests {
 }
 
 impl Waiting {
-    /// Returns the next rows that fit into one transaction. As a rule, that is all of them.
+    /// Returns the next rows that fit into one transaction. As a rule, these are all rows of the request.
     fn part(&self, known: Known<'_>) -> Result<(Draft, Part), Conflict> {
         let known = Known { basis: self.basis, ..known };
         let rest = self.rows.get(self.stored..).unwrap_or_default();
@@ -276,7 +276,7 @@ impl Waiting {
 }
 
 impl Part {
-    /// Whether the store already has the rest of a request.
+    /// Whether the store already has all remaining rows of a request.
     fn is_whole_without_writing(&self, request: &Waiting) -> bool {
         self.rows.is_empty() && self.corrected.is_empty() && request.stored + self.count >= request.rows.len()
     }

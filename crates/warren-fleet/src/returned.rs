@@ -1,7 +1,7 @@
 //! The copies that have come back since a recovery, and the open invitations that only they have (`rt` in the store).
 //!
-//! A copy cannot tell whether an invitation was used or withdrawn later. A newer copy can. So these invitations wait until every exit has
-//! come back. Then the newest copy has had its say.
+//! A copy cannot tell whether an invitation was used or withdrawn later. A newer copy can. So these invitations wait until every
+//! exit has come back, because then the newest copy was compared as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::rows::Rows;
 /// Maximum number of invitations that wait. The value must fit into one transaction.
 const MOST_OPEN: usize = 1_000;
 
-/// `rt`.
+/// The value of `rt`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Returned {
     /// The store's epoch.
@@ -28,10 +28,10 @@ pub(crate) struct Returned {
     open: Vec<Open>,
 }
 
-/// An invitation that waits.
+/// An open invitation that waits until every exit has come back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Open {
-    /// The epoch and the revision of its latest change, in the copy.
+    /// The epoch and the revision of the invitation's latest change, in the copy.
     epoch: u64,
     modified: i64,
     row: RowChange,
@@ -50,7 +50,7 @@ impl Returned {
             (self.epoch, self.back) = (epoch, BTreeSet::new());
         }
         self.back.insert(me.clone());
-        // What this copy no longer has, or has otherwise, was used or withdrawn.
+        // An invitation that this newer copy lacks, or has in another state, was used or withdrawn.
         self.open.retain(|open| {
             let is_newer = position.epoch == open.epoch && position.revision >= open.modified;
             !is_newer || copy.content(open.row.id()) == open.row
@@ -113,7 +113,7 @@ mod tests {
         Basis::of_link(position, &meta, &found)
     }
 
-    /// A recovery with a copy of revision 100, from a backup of revision 50, which the exits' copies come back to.
+    /// A recovery with a copy of revision 100, from a backup of revision 50. Afterwards these copies of exits come back.
     fn after(copies: &[(&str, i64, &Rows)]) -> Returned {
         let mut returned = Returned::default();
         for (name, revision, copy) in copies {
@@ -135,7 +135,7 @@ mod tests {
         for copies in [copies, [copies[1], copies[0]]] {
             let returned = after(&copies);
             let open: BTreeSet<_> = returned.open().map(RowChange::id).collect();
-            // The recovery knew the first one, and the third one was withdrawn.
+            // The recovery knew the first invitation, and the third one was withdrawn.
             assert_eq!(open, [2, 4].map(|number| invitation(number, None).id()).into());
             assert!(returned.missing([exit("a"), exit("b")].iter()).is_empty());
             assert_eq!(returned.missing([exit("a"), exit("c")].iter()), [&exit("c")]);

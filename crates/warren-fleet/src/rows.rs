@@ -74,7 +74,7 @@ impl Rows {
         }
     }
 
-    /// The row as it is, or its deletion.
+    /// The row's content, or its deletion if there is no such row.
     pub(crate) fn content(&self, id: RowId) -> RowChange {
         self.rows.get(&id).map_or_else(|| id.deletion(), |row| row.content.clone())
     }
@@ -129,7 +129,7 @@ impl Rows {
     pub(crate) fn put(&mut self, content: RowChange, modified: i64) {
         let id = content.id();
         self.unreadable.remove(&id);
-        // The old claims are released first, because the new content may make some of them again.
+        // The old claims are released first, because the new content may contain some of them again.
         let before = self.rows.remove(&id);
         if let Some(Row { content: RowChange::Client { client: Some(client), key }, .. }) = &before {
             self.holders.release(client, *key);
@@ -226,7 +226,7 @@ impl Unseen {
         }
     }
 
-    /// Forgets changes that every request has seen.
+    /// Forgets changes up to this revision, because no request needs them any more.
     pub(crate) fn forget(&mut self, up_to: i64) {
         while self.changes.front().is_some_and(|(revision, _)| *revision <= up_to) {
             self.changes.pop_front();

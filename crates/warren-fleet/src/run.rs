@@ -41,7 +41,7 @@ const SAVE_POSITION: Duration = Duration::from_secs(10);
 /// Saving may take at most this fraction (1 / `SAVING_SHARE`) of the time.
 const SAVING_SHARE: u32 = 20;
 
-/// The pauses between connections to the store grow from the first to the second, unless a member answers.
+/// The shortest and the longest pause between connections to the store. The pauses grow until a member answers.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 /// The end of a connection to the store is logged only if the connection has lasted this long.
@@ -59,8 +59,7 @@ pub(crate) struct Directories<'a> {
 
 /// Runs until SIGTERM or SIGINT.
 ///
-/// # Errors
-/// If the configuration or the copy on disk is wrong.
+/// # Errors If the configuration or the copy on disk is invalid.
 pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     let config = FleetConfig::read(directories.config)?;
     // A missing certificate is a mistake that no retry corrects, so it is reported at once.
@@ -100,7 +99,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The link with everything around it.
+/// The link, its connections to the exit and the store, and its files.
 struct Runner {
     config: FleetConfig,
     link: Link,
@@ -124,7 +123,7 @@ struct Said {
     of_store: Once,
 }
 
-/// When something is due.
+/// When each periodic task is due.
 struct Due {
     report: Instant,
     heartbeat: Instant,
@@ -236,7 +235,7 @@ impl Runner {
         self.link.store_answered(self.answered.get());
         match message {
             FromExit::Connected(sender) => self.exit = Some(sender),
-            // The connection is about to end, so messages of the exit no longer belong to a session.
+            // The connection is about to end, so its messages are ignored.
             FromExit::Said(_) if self.exit.is_none() => {}
             FromExit::Said(message) => {
                 let is_hello = matches!(message, ExitMessage::Hello { .. });
@@ -285,7 +284,8 @@ impl Runner {
             }
             FromStore::Events { revision, pairs } => {
                 self.link.events(revision, &pairs, clock::now());
-                // This link has used a restored store without noticing it. Another exit has noticed, and an operator has recovered the store.
+                // This link has used a restored store without noticing it. Another exit has noticed it, and an
+                // operator has recovered the store.
                 if self.link.epoch() != self.history.epoch() {
                     tracing::warn!("the store was recovered; connecting again");
                     self.history.must_read_all(&self.link);
@@ -433,7 +433,7 @@ impl Runner {
     fn save(&mut self) {
         let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
         if !is_saving && self.disk.has_failed.swap(false, Ordering::Relaxed) {
-            // Everything is saved once more, because the failed save has left the disk out of date.
+            // The whole copy is saved once more, because the failed save has left the disk out of date.
             (self.disk.position, self.disk.changes) = (None, u64::MAX);
         }
         let Some((position, meta)) = self.history.to_save(&self.link) else { return };
@@ -463,7 +463,7 @@ impl Runner {
         }));
     }
 
-    /// Saves everything, and gives the lease back.
+    /// Saves everything, and revokes the lease.
     async fn stop(mut self) {
         self.store.send(ToStore::EndLease(self.lease.swap(0, Ordering::Relaxed)));
         if let Some(saving) = self.disk.saving.take() {
@@ -474,7 +474,7 @@ impl Runner {
         if let Some(saving) = self.disk.saving.take() {
             let _ = saving.await;
         }
-        // The connection's task needs a moment to give the lease back. If it cannot, the lease expires.
+        // The connection's task needs a moment to revoke the lease. If it fails, the lease expires.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

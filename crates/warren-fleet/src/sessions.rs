@@ -1,7 +1,8 @@
 //! Decides which exit has a client's session.
 //!
 //! An exit does not wait for the store before it welcomes a client. So a fresh session takes the record from any other exit. If a
-//! session could not be recorded for a while, because the store was away, it yields to a record that another exit has made since.
+//! session could not be recorded for a while, because the store was unreachable, it yields to a record that another exit has made
+//! since.
 //!
 //! A client process numbers its sessions. Between two sessions of one process, the numbers decide, no matter when the store
 //! receives them.
@@ -19,16 +20,16 @@ use crate::keys::{Key, Keys, SessionRecord};
 use crate::planted::{Bug, is_planted};
 use crate::transaction::{Expected, MAX_OPERATIONS};
 
-/// A session that is older than this takes no record from another exit.
+/// Only a session younger than this may take a client's record from another exit.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// Maximum number of writes of one client's record within [`PACE`]. Later changes are written together when that time is over.
 const MOST_WRITES: u32 = 8;
 
-/// How long a write of a client's record counts.
+/// How long a write of a client's record counts towards [`MOST_WRITES`].
 const PACE: Duration = Duration::from_secs(10);
 
-/// How long the link waits with a record that the store refuses, unless somebody else changes it.
+/// How long the link waits before it writes a refused record again, unless somebody else changes the record.
 const PUT_OFF: Duration = Duration::from_secs(1);
 
 /// After this many refusals of one record, the link logs a warning.
@@ -56,7 +57,7 @@ pub(crate) struct Sessions {
     refused: BTreeMap<PublicKey, Refusal>,
 }
 
-/// A record that the store has refused although nothing else was in the batch.
+/// A record that the store has refused in a batch without other records.
 #[derive(Debug)]
 struct Refusal {
     /// The revision that was expected.
@@ -75,12 +76,12 @@ struct Own {
 }
 
 impl Own {
-    /// Whether another exit's record holds the client's session instead of this exit.
+    /// Whether the client's session counts as being at the exit of this record, and no longer here.
     fn yields(&self, modified: i64, record: &SessionRecord, now: Instant) -> bool {
         match self.by_claim(record) {
             Ordering::Less => true,
             Ordering::Greater => false,
-            // This session is too old to take another exit's record.
+            // An old session does not take a record that another exit has made since.
             Ordering::Equal => modified > self.basis && now.duration_since(self.opened) > FRESH,
         }
     }
@@ -140,7 +141,7 @@ impl Sessions {
         self.refused.clear();
     }
 
-    /// Writes all records again, because they are gone with an earlier lease, or will be soon.
+    /// Writes all records again, because they were deleted with an earlier lease, or will be soon.
     pub(crate) fn send_all_again(&mut self) {
         self.own.keys().copied().collect::<Vec<_>>().into_iter().for_each(|key| self.changed(key));
     }
@@ -148,7 +149,7 @@ impl Sessions {
     /// Replaces all records.
     pub(crate) fn replace(&mut self, me: &ExitId, records: Records) {
         self.records = records;
-        // An old backup of the store has records of sessions that are over. They would last as long as this exit's lease.
+        // An old backup of the store has records of sessions that are over. Such records would last as long as this exit's lease.
         let own = self.records.iter().filter_map(|(key, (_, record))| Some((*key, record.as_ref()?)));
         let over: Vec<_> = own
             .filter(|(key, record)| record.exit == *me && !self.own.contains_key(key))
@@ -172,7 +173,7 @@ impl Sessions {
         self.records.get(key).map_or(0, |(modified, _)| *modified)
     }
 
-    /// Applies a record from the store. Returns a message for the exit if a session has moved away from here.
+    /// Applies a record from the store. Returns a message for the exit if a session has moved from here to another exit.
     pub(crate) fn record(
         &mut self,
         me: &ExitId,

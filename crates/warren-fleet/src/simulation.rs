@@ -1,7 +1,8 @@
-//! A whole fleet from seeds, in virtual time: exits' real state machines, their real links, and a store in memory. Paths to the store
-//! are cut, links and exits start again, and the store is compacted and restored from old backups. Recoveries are the real ones, too.
+//! A whole fleet from seeds, in virtual time: exits' real state machines, their real links, and a store in memory. Paths to the
+//! store are cut, links and exits restart, and the store is compacted and restored from old backups. Recoveries also run the real
+//! code.
 //!
-//! What must hold is checked all the time (`checks.rs`), and once the trouble is over.
+//! The rules (`checks.rs`) are checked all the time, and once more after the trouble.
 #![allow(clippy::wildcard_enum_match_arm, reason = "test code")]
 
 mod checks;
@@ -19,7 +20,7 @@ use self::trouble::Trouble;
 use self::world::World;
 use crate::planted::Bug;
 
-/// Number of seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
+/// The seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
 const SEEDS: std::ops::Range<u64> = 0..400;
 
 /// `--ignored` runs these, in some minutes.

@@ -1,7 +1,7 @@
-//! The link's copy on disk, so that it can serve its exit and notice a restored backup after a restart.
+//! The link's copy on disk. With it, a restarted link can serve its exit, and notice that the store was restored from a backup.
 //!
 //! The file consists of a line of JSON for its head, a line for each key, and a last line with the SHA-256 of all lines before
-//! it. It is replaced as a whole.
+//! it. The file is replaced as a whole.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ struct Line {
 pub(crate) struct StateDirectory(PathBuf);
 
 impl StateDirectory {
-    /// The directory `fleet` below the one of all Warren's state.
+    /// The directory `fleet` below the directory of Warren's state.
     pub(crate) fn new(state: &Path) -> Self {
         Self(state.join("fleet"))
     }
@@ -62,7 +62,7 @@ impl StateDirectory {
         self.0.join("position.json")
     }
 
-    /// Creates the directory for its owner alone.
+    /// Creates the directory, to which only its owner has access.
     ///
     /// # Errors
     /// If that fails.
@@ -94,7 +94,7 @@ impl StateDirectory {
                 // The epoch counts first, because revisions of different epochs cannot be compared.
                 && (it.epoch, it.revision) > (snapshot.position.epoch, snapshot.position.revision)
         });
-        // Only the position is newer. The copy keeps its age.
+        // Only the position is replaced. The rows of the copy stay as they were saved.
         snapshot.position = newer.unwrap_or(snapshot.position);
         Ok(Some(snapshot))
     }
@@ -133,8 +133,7 @@ impl StateDirectory {
 
     /// Removes both files.
     ///
-    /// # Errors
-    /// If one stays.
+    /// # Errors If one of them cannot be removed.
     pub(crate) fn clear(&self) -> anyhow::Result<()> {
         for path in [self.snapshot(), self.position()] {
             warren_host::durable_file::remove(&path)

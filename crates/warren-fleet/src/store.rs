@@ -22,10 +22,10 @@ use crate::meta::{Found, Meta};
 use crate::rows::{Rows, Unseen};
 use crate::transaction::{Draft, Expected, Known, draft};
 
-/// How long a member of etcd may take to answer. After that, another one is tried.
+/// How long a member of etcd may take to answer. After that, another member is tried.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(1200);
 
-/// The most keys in one answer while everything is read.
+/// Maximum number of keys in one answer of a full reading.
 const PAGE: i64 = 2000;
 
 /// Largest message from etcd: a page of the largest rows, or the events of many transactions.
@@ -47,11 +47,10 @@ pub(crate) struct StoreOptions {
 impl StoreOptions {
     /// Connects to one member.
     ///
-    /// # Errors
-    /// If it cannot be reached, does not prove who it is, or refuses this client.
+    /// # Errors If the member cannot be reached, does not prove its identity, or refuses this client.
     pub(crate) async fn connect(&self, endpoint: &str) -> anyhow::Result<Client> {
         let mut options =
-            // Without this option, the watch of a member that is cut off from the others would stay open and silent.
+            // Without this option, the watch of a member that has lost the other members would stay open and silent.
             ConnectOptions::new().with_require_leader(true).with_connect_timeout(ANSWER_TIMEOUT);
         if endpoint.starts_with("https://") {
             let mut tls = TlsOptions::new();
@@ -64,7 +63,7 @@ impl StoreOptions {
             options = options.with_tls(tls);
         }
         if let Some((user, password)) = &self.user {
-            // etcd's simple tokens end after five minutes without use by default (`--auth-token-ttl`).
+            // By default, etcd's simple tokens expire after five minutes without use (`--auth-token-ttl`).
             options = options.with_user(user, password).with_auto_token_refresh(true);
         }
         let connected = timeout(ANSWER_TIMEOUT, Client::connect([endpoint], Some(options))).await;
@@ -127,7 +126,7 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
     let kinds: [fn(ExitId) -> Key; 4] = [Key::Position, Key::Written, Key::Member, Key::RemovedExit];
     let mut gets = vec![TxnOp::get(keys.name(&Key::Meta), None)];
     gets.extend(kinds.map(|kind| TxnOp::get(keys.name(&kind(me.clone())), None)));
-    // One transaction reads everything, so that it is all of one revision.
+    // One transaction reads everything, so that all values are of one revision.
     let answer = in_words(client.txn(Txn::new().and_then(gets)).await)?;
     let header = answer.header().context("etcd's answer has no header")?;
     let mut found = Found {
@@ -156,7 +155,7 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
     Ok(found)
 }
 
-/// Reads everything that a link follows, as it is at one revision.
+/// Reads all values that a link watches, as of one revision.
 pub(crate) async fn read_all(client: &Client, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)> {
     read_pages(client, keys, || ()).await
 }
@@ -225,7 +224,7 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
 /// A lease, and a function that says which keys have it.
 type Lease<'a> = (i64, &'a dyn Fn(&str) -> bool);
 
-/// Converts a transaction into etcd's form. Puts of `leased` keys get the lease.
+/// Converts a transaction into etcd's form. Keys for which the function of `lease` returns true are attached to the lease.
 pub(crate) fn as_txn(transaction: &Transaction, lease: Option<Lease<'_>>) -> Txn {
     let compares: Vec<_> =
         transaction.expected.iter().map(|(key, expected)| compare(key, expected)).collect();
@@ -252,15 +251,15 @@ fn operation(key: &str, value: Option<&[u8]>, lease: Option<Lease<'_>>) -> TxnOp
     TxnOp::put(key, value, lease.map(|(lease, _)| PutOptions::new().with_lease(lease)))
 }
 
-/// What a recovery does with the store, which is etcd or a simulated one.
+/// The operations of a recovery on the store, which is etcd or a simulated store.
 pub(crate) trait Transact {
-    /// Reads everything that a link follows, as it is at one revision.
+    /// Reads all values that a link watches, as of one revision.
     async fn all(&mut self, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)>;
 
     /// Reads a key and all keys with a prefix, as they are at one revision.
     async fn some(&mut self, key: &str, prefix: &str) -> anyhow::Result<Vec<Pair>>;
 
-    /// Sends a transaction. Returns the store's revision, or `None` if something is not as expected.
+    /// Sends a transaction. Returns the store's revision, or `None` if a key is not as expected.
     async fn transact(&mut self, transaction: &Transaction) -> anyhow::Result<Option<i64>>;
 }
 

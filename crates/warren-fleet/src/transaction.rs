@@ -1,7 +1,8 @@
 //! Makes transactions of etcd from the rows that an exit wants.
 //!
 //! A transaction succeeds only under two conditions. Each row that it writes must be as the link knows it, and nobody may have
-//! taken what it newly claims: names, addresses, next keys, and keys that were removed. So at most one of several exits gets them.
+//! taken what it newly claims: names, addresses, next keys, and keys that were removed. So at most one of several exits gets each
+//! of these.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,10 +82,10 @@ pub(crate) struct Known<'a> {
     pub(crate) basis: i64,
 }
 
-/// Makes the transaction for some of a request's rows. `request` contains all of its rows.
+/// Makes the transaction for some of a request's rows. `request` contains all rows of the request.
 ///
-/// # Errors
-/// If somebody else has what the rows claim, or has changed them in more than dates since the exit saw them.
+/// # Errors If somebody else has a name, address or key that the rows claim, or has changed more than a date in a row since the
+/// exit saw it.
 pub(crate) fn draft(known: Known<'_>, rows: &[RowChange], request: &[RowChange]) -> Result<Draft, Conflict> {
     let mut drafting = Drafting {
         known,
@@ -120,8 +121,8 @@ impl Drafting<'_> {
             self.expect(Subject::Row(id));
             return Ok(());
         }
-        // This check does not depend on what the exit has seen. An invitation belongs to the first key that used it, and to the key
-        // that replaces that one.
+        // This check does not depend on the rows that the exit has seen. An invitation belongs to the first key that used it, and
+        // to the key that replaces that key.
         if let (Some(user), Some(invitation)) = (used_by(&current), invitation_of(&row))
             && invitation.used_by != Some(user)
             && !self.request.contains(&RowId::Client(user).deletion())
@@ -215,8 +216,8 @@ impl Drafting<'_> {
         Ok(())
     }
 
-    /// Requires that all clients' prefixes, or forwards, are as the exit knew them, because those of different clients must not
-    /// overlap.
+    /// Requires that all clients' prefixes, or forwards, are as the exit knew them, because the prefixes, or forwards, of
+    /// different clients must not overlap.
     fn touch(&mut self, subject: Subject, key: PublicKey) -> Result<(), Conflict> {
         if self.known.unseen.has_changed(subject, self.known.basis) {
             return Err(Conflict);
@@ -244,7 +245,7 @@ impl Drafting<'_> {
         for (claim, key) in std::mem::take(&mut self.claims) {
             let name = self.claim_name(&claim);
             let expected = match (self.releases.remove(&claim), self.known.rows.holder(&claim)) {
-                // Links do not follow the keys of claims. So a claim's revision is not known, but its value is.
+                // Links do not watch the keys of claims. So a claim's revision is not known, but its value is.
                 (Some(holder), _) => Expected::Value(holder_text(holder)),
                 (None, None) => Expected::Modified(0),
                 (None, Some(_)) => return Err(Conflict),
@@ -258,7 +259,8 @@ impl Drafting<'_> {
             self.draft.operations.insert(name, Some(holder_text(key)));
         }
         for claim in std::mem::take(&mut self.releases).into_keys() {
-            // This needs no condition of its own: the row of the client that gives the claim up must be as it is known.
+            // Releasing a claim needs no condition of its own, because the transaction already requires that the row of the
+            // claim's holder has not changed.
             self.draft.operations.insert(self.claim_name(&claim), None);
         }
         self.keys_are_nobodys_next()?;
@@ -283,7 +285,7 @@ impl Drafting<'_> {
         for key in keys {
             let name = self.known.keys.next_key(key);
             match self.draft.operations.get(&name) {
-                // The same request gives the next key up.
+                // The same request releases the next key.
                 Some(None) => {}
                 Some(Some(_)) => return Err(Conflict),
                 None if self.known.rows.holder(&Claim::NextKey(key)).is_some() => return Err(Conflict),

@@ -1,4 +1,4 @@
-//! The exits' etcd users. A ticket creates one. The user is removed with its exit, or when the ticket has ended unused.
+//! The exits' etcd users. Making a ticket creates a user. The user is removed with its exit, or when the ticket has ended unused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +58,7 @@ pub(crate) async fn add(
 ) -> anyhow::Result<()> {
     let _: Option<RoleAddResponse> = unless(auth.role_add(name).await, "already exists")?;
     in_words(auth.role_grant_permission(name, Permission::read_write(keys.prefix()).with_prefix()).await)?;
-    // This removes the user of an earlier ticket, whose password is no longer needed.
+    // Removes the user of an earlier ticket, whose password is no longer needed.
     let _ = auth.user_delete(name).await;
     let options = password.is_none().then(|| UserAddOptions::new().with_no_pwd());
     in_words(auth.user_add(name, password.unwrap_or_default(), options).await)?;
@@ -146,8 +146,8 @@ pub(crate) async fn is_open(client: &mut Client, keys: &Keys, grant: &Grant) -> 
 pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> anyhow::Result<bool> {
     let name = user_name(keys.name_of_fleet(), &granted.exit);
     let mut auth = client.auth_client();
-    // This is checked before anything is written, because most links may not remove users. Only a user with that right can see
-    // other users.
+    // The user is looked up before anything is written, because most links may not remove users. Only a user with that right can
+    // see other users.
     let found =
         timeout(ANSWER_TIMEOUT, auth.user_get(name.as_str())).await.context("the store does not answer")?;
     unless(found, "user name not found")?;

@@ -1,4 +1,4 @@
-//! Links against three real etcd processes.
+//! Tests links with three real etcd processes.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -147,7 +147,7 @@ fn names_addresses_and_next_keys_belong_to_one_client() {
     first.leased_ipv4 = Some([10, 0, 0, 5].into());
     first.next_public_key = Some(key(9));
     a.store(&[first.clone().into()]);
-    // The control: a client that has nothing in common with her.
+    // The control: a client that has nothing in common with anna.
     let mut other = client("bert", key(2));
     other.ipv4 = Some([10, 0, 0, 6].into());
     b.store(&[other.clone().into()]);
@@ -200,7 +200,7 @@ fn a_removed_key_is_known_everywhere_within_two_seconds_and_stays_out() {
     b.wait_within("all have heard", Duration::from_secs(3), |seen| {
         (seen.exits.len() == 3 && seen.exits.iter().all(|exit| exit.applied >= revision)).then_some(())
     });
-    // Allowed explicitly, the key may come back.
+    // A key that is allowed explicitly may come back.
     a.wait("the removal is known", |seen| (seen.rows.len() == 50).then_some(()));
     a.store(&[
         RowChange::Removed { key: number_key(3), removed: None },
@@ -215,8 +215,8 @@ fn dates_of_two_exits_do_not_conflict_and_other_changes_do() {
     let anna = client("anna", key(1));
     a.store(&[anna.into()]);
     wait_for("she is known", Duration::from_secs(5), || b.client(key(1)).map(drop));
-    // Both exits change the client at the same time, so neither has heard of the other's change. Each exit proposes under
-    // the lock under which it applies changes, so the row that it sends is the one that it has read.
+    // Both exits change the client at the same time, so neither exit has learned of the other exit's change. Each exit proposes
+    // while it holds the lock under which it applies changes. So it sends the row that it has just read.
     let propose = |exit: &Exit, change: &dyn Fn(Client) -> Client| {
         let proposed = exit.propose(|seen| match seen.rows.get(&RowId::Client(key(1))) {
             Some(RowChange::Client { client: Some(client), .. }) => Some(vec![change(client.clone()).into()]),
@@ -232,7 +232,7 @@ fn dates_of_two_exits_do_not_conflict_and_other_changes_do() {
             let (outcome, _) = answer.recv_timeout(Duration::from_secs(3)).unwrap();
             assert!(matches!(outcome, Outcome::Stored { .. }), "round {round}: {outcome:?}");
         }
-        // Each has its own change before the answer, and may not have heard of the other's yet.
+        // Each exit has its own change before the answer, and may not have learned of the other exit's change yet.
         let merged = |exit: &Exit| {
             let client = exit.client(key(1)).unwrap();
             (client.last_seen, client.disabled) == (last_seen, round % 2 == 0)
@@ -280,7 +280,7 @@ fn while_the_store_is_away_requests_are_refused_in_time_and_then_everything_is_c
     for exit in &fleet.exits {
         wait_for("she is known", Duration::from_secs(5), || exit.client(key(1)).map(drop));
     }
-    // The disk has her by then.
+    // By then, the copy on disk contains the client.
     fleet.exits[1].stop_link("TERM");
     fleet.store.signal_all("STOP");
     for _ in 0..3 {
@@ -309,12 +309,12 @@ fn while_the_store_is_away_requests_are_refused_in_time_and_then_everything_is_c
         wait_for("he is known", Duration::from_secs(5), || exit.client(key(3)).map(drop));
     }
     println!("caught up {:?} after the store came back", since.elapsed());
-    // A request that was given up may have been stored all the same. In that case every exit has the client.
+    // A request that was given up may have been stored nevertheless. In that case every exit has the client.
     let has_bert = fleet.exits.iter().map(|exit| exit.client(key(2)).is_some()).collect::<Vec<_>>();
     assert!(has_bert.iter().all(|has| *has == has_bert[0]), "{has_bert:?}");
 }
 
-/// Three exits. The way of the third one to the store can be cut.
+/// Three exits. The third exit's path to the store can be cut.
 fn three_exits_one_behind_a_way() -> (Fleet, Ways) {
     let turn = my_turn();
     let store = Store::start();
@@ -359,7 +359,7 @@ fn an_exit_that_is_cut_off_one_way_is_told_and_catches_up_within_two_seconds() {
         a.store(&[client(&format!("anna{round}"), key(number + 1)).into()]);
         wait_for("she is known", Duration::from_secs(5), || c.client(key(number + 1)).map(drop));
         c.say(ExitMessage::Opened { key: key(number + 1), nonce: vec![1; 16], claim: 0 });
-        // The record is there before the way is cut.
+        // The record is stored before the path is cut.
         std::thread::sleep(Duration::from_millis(500));
         ways.set(cut);
         let answer = c.send(vec![client(&format!("bert{round}"), key(number + 2)).into()]);
@@ -400,7 +400,7 @@ fn an_old_backup_is_refused_until_recovered_and_no_removed_key_comes_back() {
     for exit in &fleet.exits {
         exit.wait("carl is known", |seen| (seen.rows.len() == 4).then_some(()));
     }
-    // One exit is down meanwhile and has its copy on disk only.
+    // Meanwhile, one exit's link is down and has only its copy on disk.
     fleet.exits[2].stop_link("TERM");
 
     fleet.store.restore(&backup);
@@ -449,7 +449,7 @@ fn a_client_has_its_session_at_the_exit_that_it_has_come_to_last() {
     open(b, 1);
     let elsewhere = a.wait_within("a hears of it", Duration::from_secs(2), |seen| seen.elsewhere.pop());
     assert_eq!((elsewhere.0, elsewhere.1, elsewhere.2.as_str()), (key(1), vec![1; 16], "b"));
-    // Back at once, before b's record is known to be there.
+    // The client comes back to a at once.
     open(a, 2);
     b.wait_within("b hears of it", Duration::from_secs(2), |seen| seen.elsewhere.pop());
     assert_eq!(c.seen(|seen| seen.elsewhere.len()), 0);
@@ -488,7 +488,7 @@ fn records_of_an_exit_whose_link_was_killed_are_gone_in_twelve_seconds() {
     fleet.exits[1].wait("the exit counts as dead", |seen| {
         (seen.exits.iter().filter(|exit| exit.is_alive).count() == 2).then_some(())
     });
-    // A link that ends orderly gives its records back at once.
+    // A link that is stopped by SIGTERM deletes its records at once.
     fleet.exits[1].say(ExitMessage::Opened { key: key(2), nonce: vec![1; 16], claim: 0 });
     wait_for("it is recorded", Duration::from_secs(5), || (records(&fleet) > 0).then_some(()));
     fleet.exits[1].stop_link("TERM");
@@ -551,7 +551,7 @@ fn status_drain_and_remove_do_what_they_say() {
             && exits.iter().all(|exit| exit["is_alive"] == true && exit["has_heard"] == true);
         (all && report["clients"] == 1).then_some(())
     });
-    // The exit hears the store's addresses, which no network behind a client may contain.
+    // The exit learns the store's addresses, which no network behind a client may contain.
     fleet.exits[0].wait("it hears where the store is", |seen| {
         let here = ["127.0.0.1".parse().unwrap()].into();
         (!seen.members.is_empty() && seen.members.iter().all(|addresses| *addresses == here)).then_some(())
@@ -572,7 +572,7 @@ fn status_drain_and_remove_do_what_they_say() {
         _ => None,
     });
     assert_eq!(fleet.exits[2].request(vec![client("bert", key(2)).into()]), Outcome::Unavailable);
-    // Also after a restart.
+    // The same holds after a restart of the link.
     fleet.exits[2].stop_link("TERM");
     fleet.exits[2].start_link();
     std::thread::sleep(Duration::from_secs(1));
@@ -663,7 +663,7 @@ fn a_store_with_certificates_and_users_lets_each_exit_write_its_own_fleet_only()
         .unwrap();
     assert!(String::from_utf8_lossy(&refused.stderr).contains("permission denied"), "{refused:?}");
 
-    // Another authority's store is never used.
+    // A store with certificates of another authority is never used.
     let other = Store::start_secure();
     let clients = text(&at("a").join("clients.toml"));
     let wrong = ["init", "--exit", "x", "--clients", &clients, "--pool", "10.0.0.0/16"];

@@ -4,8 +4,8 @@
 //! one. When all connections are lost, only connection 0 reconnects. It tries `Attach` first, and `Hello` once the exit no longer
 //! knows the session.
 //!
-//! The caller names connections by their index. After [`ClientAction::Close`] it must not report further events of that
-//! connection, because the index may belong to a new one by then.
+//! The caller names connections by their index. After [`ClientAction::Close`], the caller must not report further events of the
+//! closed connection, because its index may already belong to a new connection.
 
 mod action;
 mod address_owner;
@@ -78,7 +78,7 @@ pub struct ClientSession {
     links: Vec<Link>,
     actions: VecDeque<ClientAction>,
     taken: TakenAddresses,
-    /// Whether every connection must tell the exit that the client stays. See [`Self::stay`].
+    /// Whether every connection must tell the exit that the client keeps this session. See [`Self::stay`].
     stays: bool,
 }
 
@@ -130,28 +130,28 @@ impl ClientSession {
         self.taken = taken;
     }
 
-    /// Sets the fleet that the next `Hello` names, with the serial of the newest roster that the client has, and whether the client
-    /// can go to another exit.
+    /// Sets what the next `Hello` says: the fleet, the serial of the newest roster that the client has, and whether the client can
+    /// move to another exit.
     pub fn set_fleet(&mut self, fleet: Option<(FleetName, u64)>, has_other_exit: bool) {
         self.config.fleet = fleet;
         self.config.has_other_exit = has_other_exit;
     }
 
-    /// Sets whether the client can open a session at another exit while this one goes on.
+    /// Sets whether the client can open a session at another exit while this session continues.
     pub fn set_moves_without_gap(&mut self, moves_without_gap: bool) {
         self.config.moves_without_gap = moves_without_gap;
     }
 
-    /// Tells the exit that the client keeps this session, although it has opened another one at another exit of the fleet. Without
-    /// this message, this exit could learn of the other session from the store and end this one. `claim` must be higher than that
-    /// of every earlier session.
+    /// Tells the exit that the client keeps this session, although the client has opened another session at another exit of the
+    /// fleet. Without this message, this exit could learn of the other session from the store, and end its own session. `claim`
+    /// must be higher than the claim of every earlier session.
     pub fn stay(&mut self, claim: u64) {
         self.config.claim = claim;
         if planted_moves::is_planted(planted_moves::Bug::StayUnsaid) {
             return;
         }
-        // This connection may break before the exit reads the message. So every connection sends it, including those that attach
-        // later.
+        // A connection may break before the exit reads the message. So every connection sends the message, including those that
+        // attach later.
         self.stays = true;
         for index in 0..self.config.connections {
             if self.link(index).is_some_and(|link| link.attached_since().is_some()) {
@@ -173,7 +173,7 @@ impl ClientSession {
         self.stop_with(Stop::Requested);
     }
 
-    /// Returns the next action to carry out, in order. `None` means that nothing is left to do.
+    /// Returns the next action to carry out, in order. `None` if there is none.
     pub fn poll_action(&mut self) -> Option<ClientAction> {
         self.actions.pop_front()
     }
@@ -183,7 +183,7 @@ impl ClientSession {
         &self.state
     }
 
-    /// The exit's grant, until the session is known to be over.
+    /// Returns the exit's grant. `None` before the grant, and once the session is known to be over.
     pub fn welcome(&self) -> Option<&SessionGrant> {
         self.session.as_ref().map(|session| &session.welcome)
     }
@@ -216,8 +216,8 @@ impl ClientSession {
         self.cut_waits_short(now);
     }
 
-    /// Gives up every connection of the session, because the caller is connecting over a better path. The caller reports that new
-    /// connection with [`Self::connected`] and index 0. The session itself continues.
+    /// Gives up every connection of the session, because the caller is connecting over a better path. The caller reports the
+    /// connection over the new path with [`Self::connected`] and index 0. The session itself continues.
     pub fn change_ways(&mut self, now: Instant) {
         if matches!(self.state, ClientState::Idle | ClientState::Stopped(_)) {
             return;
@@ -243,7 +243,8 @@ impl ClientSession {
             ConnectionEnd::Goodbye(reason) if self.link(index).is_some_and(Link::is_open) => {
                 self.farewell(now, index, reason, None);
             }
-            // The handshake is not complete, so anybody on the path could have sent this close code. It must not end the session.
+            // The handshake is not complete, so anybody on the path could have sent this close code, and the code must not end
+            // the session.
             ConnectionEnd::Goodbye(reason) => self.lost(now, index, Loss::broken(reason.to_string())),
             ConnectionEnd::Lost(why) => self.lost(now, index, Loss::broken(why)),
         }
@@ -280,7 +281,7 @@ impl ClientSession {
             self.say_down(now, &loss);
         }
         if index != 0 {
-            // Connection 0 reconnects for all of them.
+            // Only connection 0 reconnects. The others follow once it is up.
             self.park(index);
             self.wake_first(now, was_stable);
         }
@@ -321,7 +322,8 @@ impl ClientSession {
             | ClientState::Stopped(_) => now,
         };
         self.state = ClientState::Down { since, reason: loss.why.clone() };
-        // The driver searches for another path only if the exit did not answer. An exit whose answer this side refused did answer.
+        // The driver searches for another path only if the exit did not answer. An answer that this side refused counts as an
+        // answer too.
         let goodbye = loss.goodbye.or(loss.closing.filter(|_| loss.answered));
         self.actions.push_back(ClientAction::Down { reason: loss.why.clone(), goodbye });
     }

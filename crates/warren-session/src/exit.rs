@@ -1,7 +1,7 @@
 //! The exit's side of sessions, without I/O: connections, bytes and time go in, [`ExitAction`]s come out.
 //!
 //! The caller numbers connections and never reuses a number. It reports their events, and after each call it carries out every
-//! action in order. Nothing else is required of it: bytes may be hostile, and events of closed connections are ignored.
+//! action in order. The caller has no other duties: bytes may be hostile, and events of closed connections are ignored.
 
 mod action;
 mod admin;
@@ -55,16 +55,16 @@ use crate::planted::{Bug, is_planted};
 use crate::pool::AddressPool;
 use crate::{Entropy, PublicKey};
 
-/// How long a session without connections stays attachable. The idle timeout is longer, so a session whose last connection ended by
-/// it ends at once.
+/// How long a session without connections stays attachable. A session whose last connection ended at the idle timeout, which is
+/// longer, ends at once.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval of `last_seen` updates for online clients. An exit that restarts after a crash knows only these dates. If its pool is
 /// full, the clients with the oldest dates lose their leases first.
 const LAST_SEEN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// How many connections of one key may wait for their first message, in addition to those of one full session. They cover
-/// attempts that the client abandoned without a close.
+/// How many connections of one key may wait for their first message, in addition to those of one full session. These extra
+/// connections cover attempts that the client abandoned without a close.
 const WAITING_SLACK: u32 = 8;
 
 /// Every session of one exit.
@@ -83,14 +83,14 @@ pub struct ExitSessions {
     actions: VecDeque<ExitAction>,
     next_session: u64,
     fleet: FleetRules,
-    /// Set by [`Self::shutdown`] and [`Self::drain`]: the reason that refuses every later connection.
+    /// Set by [`Self::shutdown`] and [`Self::drain`]: the reason for refusing every later connection.
     leaving: Option<Goodbye>,
 }
 
-/// How long a client has been away when its connection ends.
+/// How long a client has been silent when its connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Absence {
-    /// The client was there a moment ago.
+    /// The client was heard a moment ago.
     Fresh,
     /// The client has been silent for an idle timeout.
     Long,
@@ -105,7 +105,7 @@ struct WallClock {
 
 impl WallClock {
     fn at(self, now: Instant) -> SystemTime {
-        // The wall clock is read now and then, so the asked moment may lie before the latest reading.
+        // The wall clock is read only now and then, so `now` may be before the latest reading.
         let at = match now.checked_duration_since(self.instant) {
             Some(later) => self.wall.checked_add(later),
             None => self.wall.checked_sub(self.instant.saturating_duration_since(now)),
@@ -135,7 +135,7 @@ impl ExitSessions {
         let mut store = StoreState::default();
         // The store still has the leases that no longer fit, so it must learn that they are gone.
         lost.into_iter().for_each(|key| store.owe(RowId::Client(key)));
-        // Session numbers start at a random one, so that a session of an earlier run is not mistaken for one of this run.
+        // Session numbers start at a random number, so that a session of an earlier run is not mistaken for one of this run.
         let mut first_session = [0; 8];
         entropy(&mut first_session);
         let mut deadlines = Deadlines::default();
@@ -171,11 +171,12 @@ impl ExitSessions {
         }
     }
 
-    /// Returns the next action to carry out, in order; `None` when there is nothing left to do.
+    /// Returns the next action to carry out, in order. `None` if there is none.
     pub fn poll_action(&mut self) -> Option<ExitAction> {
         loop {
             let mut action = self.actions.pop_front()?;
-            // A batch is filled only when it leaves, so that it contains all changes made until then. It may turn out empty.
+            // A batch is filled only when it is returned here, so that it contains all changes made until then. An empty batch is
+            // dropped.
             if let ExitAction::Store(request) = &mut action
                 && !self.store.fill_batch(request, &self.registry)
             {
@@ -235,7 +236,7 @@ impl ExitSessions {
         self.sessions.values()
     }
 
-    /// The session of a number, while it is open.
+    /// The open session with this number.
     pub fn session(&self, session: SessionId) -> Option<&Session> {
         self.sessions.get(&session)
     }
@@ -256,7 +257,8 @@ impl ExitSessions {
             for (_, connection) in session.attached().filter(|_| !is_deaf) {
                 self.actions.push_back(ExitAction::Send { connection, bytes: bytes.clone() });
             }
-            // A session without connections cannot tell its client to leave, and would only delay the end of the drain.
+            // The exit cannot send anything to the client of a session without connections. Such a session would only delay the
+            // end of the drain.
             if self.actions.len() == before {
                 empty.push(session.id);
             }
@@ -285,7 +287,7 @@ impl ExitSessions {
         for connection in self.connections.all() {
             self.dismiss(connection, reason.goodbye());
         }
-        // Saved at once, because the exit may stop before `ENDED_INTERVAL` is over.
+        // The ends are saved at once, because the exit may stop before `ENDED_INTERVAL` is over.
         self.save_ends();
     }
 

@@ -1,4 +1,5 @@
-//! The reasons with which a side leaves. They are a closed set, with their codes and with sentences for the user.
+//! The reasons that a side gives when it ends a connection or a session. The set of reasons is closed. Each has a code, and a
+//! sentence for the user.
 
 mod violation;
 
@@ -7,9 +8,9 @@ use std::fmt;
 pub use self::violation::Violation;
 use crate::message;
 
-/// The reason with which a side ends a connection or a session.
+/// The reason that a side gives when it ends a connection or a session.
 ///
-/// It is sent twice: as a `Goodbye` message on the control stream and as the QUIC application close code.
+/// The reason is sent twice: as a `Goodbye` message on the control stream and as the QUIC application close code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Goodbye {
     /// The exit does not know the client's key. Final.
@@ -39,7 +40,7 @@ pub enum Goodbye {
     NotStored,
     /// The handshake was not finished within [`crate::HANDSHAKE_TIMEOUT`].
     TimedOut,
-    /// A newer connection of the same client process took the place of this one.
+    /// A newer connection of the same client process took the place of this connection.
     Superseded,
     /// The user stopped the client. The client's session ends.
     ClientStopped,
@@ -176,7 +177,7 @@ impl fmt::Display for Goodbye {
 }
 
 impl Goodbye {
-    /// The sentence of a final reason that is always the same.
+    /// The sentence of a final reason, if the sentence contains no details.
     const fn final_sentence(self) -> Option<&'static str> {
         match self {
             Self::NotEnrolled => Some(

@@ -1,7 +1,7 @@
 //! Invitations: an operator gives one to a machine, which uses it once to enrol a key of its own.
 //!
-//! The text is `warren1:` and unpadded base64url of an `Invite` of `docs/warren-v1.proto` and the first four bytes of its
-//! SHA-256. The checksum detects a truncated or mistyped text before the exit is asked.
+//! The text consists of `warren1:` and the unpadded base64url of two parts: an `Invite` of `docs/warren-v1.proto`, and the first
+//! four bytes of its SHA-256. The checksum detects a truncated or mistyped text before the exit is asked.
 
 use std::fmt;
 use std::str::FromStr;
@@ -66,7 +66,8 @@ impl FromStr for Invite {
         }
         let bytes = URL_SAFE_NO_PAD.decode(encoded).map_err(|_| InviteError::Damaged)?;
         let (body, sum) = bytes.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(InviteError::Damaged)?;
-        // The checksum comes before the fields: a mistyped text must count as damaged even if its fields happen to decode.
+        // The checksum is verified before the fields are parsed, because a mistyped text must count as damaged even if its fields
+        // happen to decode.
         if checksum(body) != *sum {
             return Err(InviteError::Damaged);
         }
@@ -135,10 +136,10 @@ impl fmt::Debug for InviteToken {
 pub struct TokenDigest([u8; 32]);
 
 impl TokenDigest {
-    /// The first digest in order.
+    /// The lowest digest in sort order.
     pub(crate) const LOWEST: Self = Self([0; 32]);
 
-    /// The first 8 bytes in hexadecimal. They identify an invitation and are valid in file names.
+    /// The first 8 bytes in hexadecimal. This text identifies an invitation and is valid in file names.
     pub fn label(&self) -> String {
         self.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// An Ed25519 public key (RFC 8032) of 32 bytes, written as 44 characters of standard base64 with padding.
 ///
-/// A key parsed from text is a point on the curve of large order.
+/// A key parsed from text is a point of large order on the curve.
 ///
 /// ```
 /// use warren_session::{PublicKey, PublicKeyError};
@@ -45,7 +45,7 @@ impl PublicKey {
         encoded.decompress().is_some_and(|point| point.compress() == encoded)
     }
 
-    /// Reads a key from a message. `None` unless it has 32 bytes and is a point on the curve of large order.
+    /// Reads a key from a message. `None` unless it has 32 bytes and is a point of large order on the curve.
     pub(crate) fn from_wire(bytes: &[u8]) -> Option<Self> {
         let key = Self(bytes.try_into().ok()?);
         (key.is_on_curve() && !key.is_of_small_order()).then_some(key)

@@ -49,8 +49,8 @@ pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_sec
 
 /// Time that an exit waits for a client's first message. It is shorter than [`HANDSHAKE_TIMEOUT`], because closing many silent
 /// connections at once takes a while.
-// With 5 s, 500 silent connections were closed 5.2 to 5.3 s after their handshake. With 4.5 s, they were closed after 4.7 s.
-// Scorecard row B6 asks for 5 s.
+// With 5 s, 500 silent connections were closed 5.2 to 5.3 s after their handshake. With 4.5 s, they were closed after 4.7 s. Row
+// B6 of the reliability scorecard (docs/torture.md) asks for 5 s.
 pub(crate) const FIRST_WORD_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(4_500);
 
 /// Maximum number of connections of one session, regardless of configuration.

@@ -1,7 +1,7 @@
 //! Bugs planted on purpose. The simulation of sessions must find each one.
 
 warren_simulation::planted_bugs! {
-    /// A session gets the addresses of another one.
+    /// A session gets the addresses of another session.
     LeaseGivenTwice,
     /// A lease is granted before it is persisted.
     LeaseNotPersisted,
@@ -61,7 +61,7 @@ warren_simulation::planted_bugs! {
     ExpiredInvitationTaken,
     /// A removed key is enrolled again.
     RemovedKeyEnrolled,
-    /// A client is told that it is enrolled before that is stored.
+    /// A client is told that it is enrolled before the enrolment is stored.
     EnrolledTooEarly,
     /// While the store has not answered for a first key, the same token enrols a second key.
     TokenTakenTwice,
@@ -87,7 +87,7 @@ warren_simulation::planted_bugs! {
     HeldRowForgotten,
     /// A change that the store lacks is forgotten in a restart of the exit.
     UnsentForgotten,
-    /// A lease that only this exit has given wins over one that the store has.
+    /// A lease that only this exit has granted wins over a lease that the store has.
     OwnLeaseWins,
     /// Rows that a whole copy of the store does not contain stay at the exit.
     GoneRowsKept,

@@ -5,7 +5,7 @@ warren_simulation::planted_bugs! {
     StayUnsaid,
     /// An exit ignores that a client stays.
     StayIgnored,
-    /// An exit ends its session in favour of one at another exit, although its own is newer.
+    /// An exit ends its session in favour of a session at another exit, although its own session is newer.
     NewerSessionLeft,
     /// The new session is used as soon as it is open.
     UnprovenSwitch,

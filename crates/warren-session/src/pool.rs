@@ -67,7 +67,7 @@ pub struct AddressPool {
     ipv4: Option<Range>,
     ipv6: Option<Range>,
     holders: BTreeMap<PublicKey, Holder>,
-    /// Whether other exits give out addresses of the same networks.
+    /// Whether other exits assign addresses of the same networks.
     is_shared: bool,
 }
 
@@ -110,7 +110,8 @@ pub fn gateway_ipv4(network: Ipv4Net) -> Ipv4Net {
     Ipv4Net::new_assert((u32::from(network.network()) | 1).into(), network.prefix_len())
 }
 
-/// Does the same as [`gateway_ipv4`]. The network's address itself is the anycast address of all routers (RFC 4291 section 2.6.1).
+/// Does the same as [`gateway_ipv4`] for IPv6. The network's own address is not used, because it is the anycast address of all
+/// routers (RFC 4291 section 2.6.1).
 pub fn gateway_ipv6(network: Ipv6Net) -> Ipv6Net {
     Ipv6Net::new_assert((u128::from(network.network()) | 1).into(), network.prefix_len())
 }
@@ -133,7 +134,7 @@ impl AddressPool {
         })
     }
 
-    /// Records that other exits give out addresses of the same networks.
+    /// Records that other exits assign addresses of the same networks.
     pub(crate) fn share(&mut self) {
         self.is_shared = true;
     }
@@ -191,8 +192,8 @@ impl AddressPool {
         self.range(family).ok_or(PoolError::NotInPool { address })?.check(number)
     }
 
-    /// Sets whether an address is about to be given to a client. Meanwhile, no other client gets it from the free
-    /// addresses.
+    /// Sets whether an address is promised, that is, about to be given to a client. No other client gets a promised address as a
+    /// free one.
     pub(crate) fn promise(&mut self, address: IpAddr, is_promised: bool) {
         let (family, number) = number_of(address);
         if let Some(range) = self.range_mut(family) {
@@ -275,7 +276,7 @@ impl AddressPool {
         Ok(leased)
     }
 
-    /// Finds out what [`Self::lease`] would do, without doing it.
+    /// Returns what [`Self::lease`] would return, but leases nothing.
     ///
     /// # Errors
     ///
@@ -326,7 +327,7 @@ impl AddressPool {
 
     /// Chooses a key's addresses. The choice is `None` if the pool has no network of that family.
     fn choose(&self, key: PublicKey) -> Result<[(Family, Option<Choice>); 2], PoolError> {
-        // Both families are chosen before anything is taken, so that a full network leaves the other unchanged.
+        // Both families are chosen before anything is taken, so that a full network leaves the other network's lease unchanged.
         let ipv4 = self.choose_of(key, Family::V4)?;
         Ok([(Family::V4, ipv4), (Family::V6, self.choose_of(key, Family::V6)?)])
     }
@@ -343,13 +344,13 @@ impl AddressPool {
         let planted = self.planted_loser(family).into_iter();
         let mut losers =
             planted.chain(range.away()).filter_map(|key| Some((key, self.held(key, family)?.address)));
-        // A shared store would refuse an address that another request is about to give away.
+        // A shared store would refuse an address that another request is about to give to another client.
         let loser = losers.find(|(_, address)| !self.is_shared || !range.is_promised(*address));
         let (loser, address) = loser.ok_or(PoolError::Exhausted { network: range.network() })?;
         Ok(Some(Choice::TakenFrom(loser, address)))
     }
 
-    /// With that bug planted, returns an online client that loses its lease.
+    /// With the bug `OnlineLeaseTaken` planted, returns an online client that loses its lease.
     fn planted_loser(&self, family: Family) -> Option<PublicKey> {
         if !is_planted(Bug::OnlineLeaseTaken) {
             return None;

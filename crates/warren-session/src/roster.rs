@@ -1,12 +1,13 @@
 //! The roster of a fleet: which exits belong to it, where they are, and which keys clients accept for them.
 //!
-//! An operator signs the roster with the *fleet key*, which is on no exit. Exits hand the signed roster to clients, and cannot
-//! change it: [`SignedRoster`] exists only with a valid signature. Each roster has a higher serial than the one before. A client or
-//! an exit keeps its knowledge of a fleet in [`FollowedFleet`]. It accepts a newer roster that is signed by the key that it knows,
-//! and refuses any other.
+//! An operator signs the roster with the *fleet key*, which is stored on no exit. Exits send the signed roster to clients, and
+//! cannot change it: [`SignedRoster`] exists only with a valid signature. Each roster has a higher serial than the previous one. A
+//! client or an exit keeps its knowledge of a fleet in [`FollowedFleet`]. A `FollowedFleet` accepts only a newer roster whose
+//! signer is the known fleet key, or a key to which the known key was handed over.
 //!
-//! A roster does not expire. With an expiry, the offline key would be needed on fixed days, and one missed day would cut off all
-//! clients. The disadvantage is that an exit can withhold a newer roster from clients that use no other exit.
+//! A roster does not expire. With an expiry, the offline key would be needed on fixed days, and after one missed day, all clients
+//! would refuse the fleet's exits. The disadvantage is that an exit can withhold a newer roster from clients that use no other
+//! exit.
 
 mod change;
 mod content;

@@ -19,7 +19,7 @@ static ALLOCATOR: Counting = Counting;
 
 const CLIENTS: u32 = 100_000;
 
-/// The figure in docs/fleet.md, without the allocator's overhead for each allocation.
+/// Maximum bytes for each client. This is the figure in docs/fleet.md, without the allocator's overhead for each allocation.
 const MOST: usize = 1_024;
 
 #[test]
@@ -69,7 +69,7 @@ fn exit(registry: ClientRegistry) -> ExitSessions {
         .unwrap()
 }
 
-/// A client that has been connected before, so it has addresses. Keys have no order.
+/// A client that has been connected before, so it has addresses. The keys of successive clients are not sorted.
 fn row(number: u32) -> RowChange {
     let mut key = [7; 32];
     key[..4].copy_from_slice(&number.wrapping_mul(0x9e37_79b1).to_be_bytes());

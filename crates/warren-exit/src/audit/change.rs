@@ -12,7 +12,7 @@ use warren_control::{
 /// A change that an operator has asked for. It is logged once it is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// The client that it is about. `None` if it is about the exit, or many clients at once.
+    /// The client that the change is about. `None` if the change is about the exit, or about many clients at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
     /// A description of the change.
@@ -54,31 +54,31 @@ impl Change {
         }
     }
 
-    /// A client is enrolled.
+    /// The enrolment of a client.
     pub fn enrolled(client: &NewClient) -> Self {
         let limit = client.rate_limit.map(|limit| format!(", rate limit {limit}")).unwrap_or_default();
         let protocol = if client.wireguard.is_some() { " for WireGuard" } else { "" };
         Self::new(&client.name, format!("enrolled{protocol}{limit}"))
     }
 
-    /// Many clients are enrolled at once.
+    /// The enrolment of many clients at once.
     pub fn enrolled_many(count: usize) -> Self {
         Self::of_exit(format!("{} enrolled", counted(count, "client")))
     }
 
-    /// A client has used its invitation.
+    /// The enrolment of a client that has used its invitation.
     pub(crate) fn joined(name: &str) -> Self {
         Self::new(name, "enrolled by invitation".to_owned())
     }
 
-    /// A client is invited.
+    /// The invitation of a client.
     pub fn invited(invitation: &InvitationView) -> Self {
         // The time is in UTC. It is shown without RFC 3339's letters T and Z.
         let expires = invitation.expires.trim_end_matches('Z').replace('T', " ");
         Self::new(&invitation.name, format!("invited until {expires} UTC"))
     }
 
-    /// A client is changed.
+    /// A change of a client.
     pub fn of_client(name: &str, change: &ClientChange) -> Self {
         Self::new(name, text(change))
     }
@@ -93,12 +93,12 @@ impl Change {
         self.what == REMOVED || self.what.starts_with(RENAMED)
     }
 
-    /// A client is removed, or an invitation withdrawn.
+    /// The removal of a client, or the withdrawal of an invitation.
     pub fn removed(name: &str) -> Self {
         Self::new(name, REMOVED.to_owned())
     }
 
-    /// Clients are imported.
+    /// An import of clients.
     pub fn imported(summary: &ImportSummary) -> Self {
         let ImportSummary { added, removed, changed, withdrawn, .. } = summary;
         Self::of_exit(format!(

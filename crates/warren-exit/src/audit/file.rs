@@ -37,7 +37,7 @@ impl AuditFile {
         Self { path: path(directory), half: HALF }
     }
 
-    /// Adds an entry. It is on the disk when this returns.
+    /// Adds an entry. The entry is on the disk when this function returns.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -65,7 +65,7 @@ impl AuditFile {
         let (file, is_new) = make_lock_file(&self.path)?;
         if is_new {
             let directory = directory_of(&self.path);
-            // A command of root may create a file that the exit's service must write later.
+            // A command that runs as root may create the file, which the exit's service must write later.
             if rustix::process::geteuid().is_root() {
                 Owner::of(&std::fs::metadata(directory)?).give(&file)?;
             }
@@ -116,14 +116,14 @@ where
         let Some(client) = entry.change.client.as_deref() else { continue };
         let renamed = names.iter().position(|name| entry.change.is_rename_to(name));
         if let Some(position) = renamed {
-            // Entries under the later name that are even older belong to another client.
+            // Even older entries under the later name belong to another client.
             names.swap_remove(position);
         }
         if renamed.is_some() || any.is_some_and(|name| entry.change.is_rename_to(name)) {
             names.push(client);
         } else {
             if entry.change.frees_name() {
-                // Before that, another client had the name.
+                // In older entries, the name belongs to another client.
                 names.retain(|name| *name != client);
             }
             if any != Some(client) && !names.contains(&client) {
@@ -137,8 +137,7 @@ where
 
 /// Reads both halves.
 ///
-/// # Errors
-/// When a file is there and cannot be read.
+/// # Errors When a file exists and cannot be read.
 pub fn read(directory: &Path) -> io::Result<Found> {
     let path = path(directory);
     let mut found = Found::default();

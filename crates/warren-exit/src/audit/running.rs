@@ -26,7 +26,7 @@ pub(crate) struct Audit {
     file: AuditFile,
     /// The newest entries, the oldest first.
     recent: VecDeque<Entry>,
-    /// The names of users, read before the sandbox, which has no access to `/etc/passwd`.
+    /// The names of users. They are read before the sandbox is entered, because the sandbox has no access to `/etc/passwd`.
     users: Users,
     /// Whether the latest entry could not be written.
     is_failing: bool,
@@ -97,7 +97,7 @@ impl Audit {
             }
             Ok(()) => {}
             Err(error) => {
-                // Failures that last are logged once.
+                // A lasting failure is logged only once.
                 if !std::mem::replace(&mut self.is_failing, true) {
                     tracing::error!(
                         "cannot write the audit log: {error}; changes are in this log alone until that works"

@@ -65,7 +65,7 @@ impl Clients {
                     self.forget_session_of(live.key, session);
                     self.say_closed(live.key, live.nonce);
                     tracing::info!(client = live.name, "session ended: {reason}");
-                    // After other reasons, the session may come back with the same addresses, and its flows should survive.
+                    // After other reasons, the client may come back with the same addresses, and its flows should survive.
                     if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
                         forget_flows(live.lease);
                     }
@@ -88,8 +88,8 @@ impl Clients {
         let ExitAction::Open { session, key, name, lease, prefixes, connections, features } = action else {
             return;
         };
-        // The log has only the inner addresses, because other logs have these too. It does not have the address that the client
-        // connects from.
+        // The log contains only the inner addresses, which other logs contain too. It never contains the address from which the
+        // client connects.
         let addresses: Vec<String> = lease.addresses().map(|address| address.to_string()).collect();
         tracing::info!(client = name, "session opened: {}", addresses.join(", "));
         let (connected, nonce) = (Vec::new(), Vec::new());
@@ -145,12 +145,12 @@ impl Clients {
     }
 }
 
-/// Forgets a client's tracked flows, because the client is cut off. Otherwise connection tracking would keep the flows, and the
-/// next client with the same addresses would get their packets.
+/// Forgets a client's tracked flows, because the client may no longer use its addresses. Otherwise connection tracking would keep
+/// the flows, and the next client with the same addresses would get their packets.
 fn forget_flows(lease: Lease) {
     let addresses: Vec<IpAddr> = lease.addresses().collect();
-    // This runs on another thread. A busy exit tracks many flows, and the daemon must not wait until the kernel has listed them
-    // all.
+    // The flows are removed on another thread. A busy exit tracks many flows, and the daemon must not wait until the kernel has
+    // listed them all.
     tokio::task::spawn_blocking(move || match tracking::forget(&addresses) {
         Ok(flows) => tracing::debug!(flows, "forgot the flows of a client"),
         Err(error) => tracing::warn!("cannot forget the flows of a client that was cut off: {error}"),

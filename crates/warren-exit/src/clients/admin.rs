@@ -22,7 +22,7 @@ use warren_tunnel::{Snapshot, WorkerHandle};
 pub(crate) struct Proposed {
     /// `None` if there was nothing to change.
     pub(super) id: Option<StoreRequestId>,
-    /// The client that it is about.
+    /// The client that the change is about.
     pub(super) key: Option<PublicKey>,
     /// The part of the change that is in force even if the change cannot be stored.
     pub(super) in_force: Option<&'static str>,
@@ -110,7 +110,7 @@ impl Clients {
 
     /// Removes a client, which ends its session, or withdraws the invitation of that name.
     pub(crate) fn remove(&mut self, name: &str) -> Result<Proposed, RequestRefused> {
-        // This check comes first, because a removal is in force at once and stays in force even if it cannot be saved.
+        // Edits are checked first, because a removal is in force at once and stays in force even if it cannot be saved.
         self.refuse_if_edited()?;
         // The key is looked up before the removal. Afterwards the registry no longer knows the name.
         let key = self.registry().by_name(name).map(|client| client.public_key);
@@ -131,10 +131,9 @@ impl Clients {
         Ok(Proposed { id, key, in_force: is_disabled.then_some("the client is cut off") })
     }
 
-    /// Carries out a change and stores it. A client that was removed is cut off when this returns.
+    /// Carries out a change and stores it. The session of a removed client has ended when this function returns.
     ///
-    /// # Errors
-    /// When it could not be stored.
+    /// # Errors When the change could not be stored.
     pub(crate) async fn settle(
         &mut self,
         proposed: Proposed,

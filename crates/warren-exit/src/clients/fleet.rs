@@ -18,7 +18,7 @@ use warren_control::{CutOff, RequestRefused};
 use warren_session::PublicKey;
 
 /// How long an operator waits for the store.
-// This is longer than the three seconds after which the exit itself gives a request up (`PATIENCE` in `fleet/requests.rs`).
+// This time is longer than the three seconds after which the exit itself gives a request up (`PATIENCE` in `fleet/requests.rs`).
 const STORE_PATIENCE: Duration = Duration::from_millis(3_200);
 
 /// How long a command waits for the other exits to apply a change that is in the store.
@@ -74,7 +74,7 @@ impl Clients {
         }
     }
 
-    /// Hands the fleet's roster to clients. A roster from the store is checked like any other.
+    /// Sends the fleet's roster to clients. A roster from the store is checked like any other.
     fn take_roster(&mut self, signed: &[u8]) {
         let Some(directory) = self.path.parent().map(Path::to_owned) else { return };
         if let Err(why) = roster::take(self, &directory, signed) {
@@ -133,7 +133,8 @@ impl Clients {
         }
     }
 
-    /// Makes the exit serve clients or send them away. Returns whether that has changed. If so, tell the fleet at once.
+    /// Makes the exit serve clients, or send them to other exits. Returns whether that has changed. If so, the caller must tell
+    /// the fleet at once.
     pub(crate) fn serve_as_fleet(&mut self) -> bool {
         let Self { sessions, fleet, .. } = self;
         fleet.as_mut().is_some_and(|fleet| fleet.serve(Instant::now(), sessions))
@@ -164,8 +165,8 @@ impl Clients {
         if let (Some(id), Some(fleet)) = (proposed.id, &mut self.fleet) {
             fleet.watch(id);
             if proposed.in_force.is_some() {
-                // The rows are copied first. Their request may have to wait for another one, and they must not be lost in that
-                // time.
+                // The rows are saved first, because their request may have to wait for another request, and the rows must not be
+                // lost in that time.
                 fleet.copy(&mut self.store, &mut self.sessions);
             }
         }
@@ -207,7 +208,7 @@ impl Clients {
 
     /// Returns the number of exits that have cut a client off. `None` while waiting may add more of them.
     fn cut_off(&self, awaited: &mut Awaited, fleet: &Fleet, waited: Duration) -> Option<CutOff> {
-        // After a conflict, the rows are sent again in another request. So the check is whether the store has everything.
+        // After a conflict, the rows are sent again in another request. So this code checks that the store lacks no row.
         if awaited.stored.is_none() && !self.sessions.owes() {
             awaited.stored = Some((Instant::now(), fleet.revision()));
         }
@@ -239,7 +240,7 @@ fn is_on_host(client: &Client) -> bool {
     !client.forwards.is_empty() || !client.prefixes.is_empty()
 }
 
-/// When [`Clients::outcome`] may have an outcome although nothing happens.
+/// When to call [`Clients::outcome`] again even if no event arrives.
 pub(crate) fn look_again_at(awaited: &Awaited) -> Instant {
     match awaited.stored {
         Some((at, _)) => (at + EXITS_PATIENCE).min(awaited.begun + PATIENCE),

@@ -10,7 +10,8 @@ use warren_session::clients::ClientRegistry;
 
 use warren_tunnel::ClientLimit;
 
-/// Each client's limit, shared with the workers. It outlives the session, so that a client cannot get a new burst by reconnecting.
+/// Each client's limit, shared with the workers. The limit outlives the session, so that a client cannot get a new burst by
+/// reconnecting.
 #[derive(Debug, Default)]
 pub(super) struct ClientLimits(HashMap<PublicKey, Arc<ClientLimit>>);
 
@@ -42,7 +43,7 @@ impl ClientLimits {
         self.0.get(&key).map(|limit| limit.drops()).unwrap_or_default()
     }
 
-    /// How many packets of a client its limit has dropped.
+    /// Number of a client's packets that its rate limit has dropped.
     pub(super) fn refused(&self, key: PublicKey) -> u64 {
         self.0.get(&key).map(|limit| limit.refused()).unwrap_or_default()
     }

@@ -12,7 +12,7 @@ use warren_tunnel::SharedCommand;
 
 impl Daemon<'_> {
     /// Serves these keys, the newest first, from the next handshake on. With `end_sessions`, closes every connection, including
-    /// half-open ones. Without it, leaves connections alone. Returns how many sessions ended.
+    /// half-open ones. Without `end_sessions`, leaves connections alone. Returns how many sessions ended.
     ///
     /// # Errors
     /// If there is no key, or more than two.
@@ -27,15 +27,15 @@ impl Daemon<'_> {
         };
         self.config.keys.current = current;
         self.config.keys.old = old;
-        // The workers get the new keys first. A client that reconnects because its session ended then meets only the new keys.
+        // The workers get the new keys first. So a client that reconnects because its session ended sees only the new keys.
         self.send_keys(end_sessions.then(|| EndReason::KeyRetired.goodbye())).await;
         let ended = if end_sessions { self.clients.retire_key() } else { 0 };
         self.clients.announce(announced(&self.config))?;
         Ok(ended)
     }
 
-    /// Loads the keys that the key file contains now. A service manager makes its copy of the file once, at the start, so this copy
-    /// can be out of date. If the copy is unchanged, the exit keeps the keys that it was given since.
+    /// Loads the keys that the key file contains now. A service manager copies the file once, at the start, so its copy can be out
+    /// of date. If the copy is unchanged, the exit keeps the keys that it has received since the start.
     pub(super) async fn adopt_keys(&mut self, read: &mut ExitSettings) {
         let keys = read.public_keys();
         if read.keys.is_copy && keys == self.keys_read {

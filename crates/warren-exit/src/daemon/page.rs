@@ -22,7 +22,7 @@ use crate::{invitation, list, wireguard};
 use warren_config::{ExitSettings, proposed_name};
 use warren_control::{ClientChange, ClientSettings, InvitationView, RateChoice};
 
-/// The longest life of an invitation from the page.
+/// The longest life of an invitation from the page, in hours.
 const MOST_HOURS: u32 = 8_760;
 
 /// The longest text that a name is made from, in bytes.
@@ -134,8 +134,8 @@ impl PageView<'_> {
         }
     }
 
-    /// Returns a name made from a person's text, and the plainest such name. If a client or an invitation has the plainest name,
-    /// also returns which of the two.
+    /// Returns a free name made from a person's text (`name`), and the name that the text alone gives (`wanted`). If a client or
+    /// an invitation has the wanted name, also returns which of the two has it (`holder`).
     fn name_of(&self, typed: &Typed) -> Result<Value, String> {
         if typed.text.len() > LONGEST_TYPED {
             return Err(format!("a name is at most {LONGEST_TYPED} bytes long"));

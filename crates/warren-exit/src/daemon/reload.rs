@@ -53,14 +53,15 @@ impl Daemon<'_> {
         config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;
         if !is_unix(self.config.web.as_ref()) {
-            // This waits until the new configuration is in force, because the sandboxed exit could not make the socket again.
+            // The socket is removed only after the new configuration is in force, because the sandboxed exit could not make it
+            // again.
             self.reporting.forget_web_socket();
         }
         self.tuning.settings.strangers.set_silent(self.config.silent);
         self.follow_host().await?;
         self.worker.send_all(SharedCommand::SetForwarding { forwarding: forwarding(&self.config) }).await;
         warn_of_networks_untold(&self.config);
-        // This comes last: by now the host lets clients reach the announced addresses.
+        // Clients are told last, because by now the host lets them reach the announced addresses.
         self.clients.announce(announced(&self.config))?;
         if let Some(signed) = roster {
             roster::take(&mut self.clients, &state, signed.as_bytes())?;

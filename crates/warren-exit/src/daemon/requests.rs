@@ -16,7 +16,7 @@ use warren_daemon::panics;
 
 /// A request, sorted by the kind of its answer.
 enum Asked {
-    /// A change of clients. It is answered after it is stored. The host follows it, unless it is an invitation.
+    /// A change of clients. It is answered after it is stored. The host is adapted to it, unless it is an invitation.
     Change {
         propose: Propose,
         follows_host: bool,

@@ -1,5 +1,5 @@
 //! The daemon's work for a fleet: it follows the link, reports how busy the exit is, and lets operators wait for the store without
-//! waiting itself.
+//! blocking.
 
 use std::time::Instant;
 
@@ -13,8 +13,8 @@ use crate::fleet::LinkEvent;
 use warren_tunnel::Snapshot;
 
 impl Daemon<'_> {
-    /// Makes a change of clients, and answers once the change has its outcome. Without a fleet that is at once. `follows_host` says
-    /// whether rules and routes of the host may depend on the change.
+    /// Makes a change of clients, and answers once the change has its outcome. Without a fleet, the outcome is known at once.
+    /// `follows_host` says whether rules and routes of the host may depend on the change.
     pub(super) async fn change(&mut self, propose: Propose, follows_host: bool, then: Then) {
         let proposed = match propose(&mut self.clients) {
             Ok(proposed) => proposed,
@@ -57,7 +57,7 @@ impl Daemon<'_> {
         self.clients.take_link_event(event, &self.config);
     }
 
-    /// Makes the exit serve its clients, or send them away, as the fleet requires.
+    /// Makes the exit serve its clients, or send them to other exits, as the fleet requires.
     pub(super) fn follow_fleet(&mut self) {
         if self.clients.serve_as_fleet()
             && let Some(link) = &mut self.fleet
@@ -77,7 +77,7 @@ impl Daemon<'_> {
     }
 }
 
-/// The most sessions: the number of addresses in the smaller pool.
+/// The maximum number of sessions: the number of client addresses in the IPv4 pool, but at most [`MAX_CLIENTS`].
 fn max_sessions(config: &warren_config::ExitSettings) -> u32 {
     let most = u32::try_from(MAX_CLIENTS).unwrap_or(u32::MAX);
     // No client gets the network address, the exit's own, or the broadcast address.

@@ -11,7 +11,7 @@ pub(super) struct Exits {
     /// The revision of the latest change of a client, invitation or removed key.
     changed: i64,
     /// The live exits that are behind. Each has the revision of the earliest change that it has not applied, and the time since
-    /// when.
+    /// when it has been behind.
     waiting: BTreeMap<ExitId, (i64, Instant)>,
 }
 
@@ -78,7 +78,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let behind = |exits: &Exits, name: &str, seconds| exits.behind(&id(name), at(seconds)).as_secs();
         let mut exits = Exits::default();
-        // A change every two seconds. One exit is always two seconds late, one stands still, and one is gone.
+        // There is a change every two seconds. One exit is always two seconds late, one applies nothing, and one is gone.
         for turn in 0..50 {
             let changed = 100 + i64::try_from(turn).unwrap();
             let list = vec![exit("late", changed - 1, true), exit("still", 99, true), exit("gone", 0, false)];
@@ -86,7 +86,7 @@ mod tests {
             assert!(behind(&exits, "late", 2 * turn) <= 2, "turn {turn}");
         }
         assert_eq!((behind(&exits, "still", 98), behind(&exits, "gone", 98)), (98, 0));
-        // The exit that stood still catches up. Heartbeats alone put no exit behind.
+        // The exit that applied nothing catches up. Heartbeats alone put no exit behind.
         for turn in 0..50_i64 {
             exits.take(at(100), 149, vec![exit("late", 149 + turn, true), exit("still", 149, true)]);
             assert_eq!((behind(&exits, "late", 200), behind(&exits, "still", 200)), (0, 0));

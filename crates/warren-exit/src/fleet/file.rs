@@ -10,10 +10,10 @@ use warren_config::storage::write_atomic;
 use warren_fleet_link::StoreMembers;
 use warren_session::exit::UnsentRow;
 
-/// How much the written time of the store's last answer may lag behind.
+/// How much the saved time of the store's last answer may lag behind the true time.
 const LAG: Duration = Duration::from_secs(300);
 
-/// The most bytes of the file that are read.
+/// Maximum number of bytes that are read from the file.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// The content of the file. Fields of other versions are ignored.
@@ -47,7 +47,7 @@ pub(super) struct FleetFile {
     written: Kept,
     /// The exit's copy has at least this revision, even if the link reports a lower one.
     floor: i64,
-    /// Maximum age of the file's time of the latest answer, while the store answers.
+    /// How much the saved time of the store's latest answer may lag behind while the store answers.
     lag: Duration,
 }
 
@@ -109,7 +109,7 @@ impl FleetFile {
         self.write(kept)
     }
 
-    /// Writes the file in any case.
+    /// Writes the file, unless nothing has changed.
     ///
     /// # Errors
     /// As [`Self::keep`].

@@ -1,4 +1,5 @@
-//! The connection of `warren-fleet`: one at a time, and a newer one replaces the older. Nothing that it does stalls the daemon.
+//! The connection of `warren-fleet`. There is one at a time, and a newer connection replaces the older one. Nothing that
+//! `warren-fleet` does stalls the daemon.
 
 use std::time::Duration;
 
@@ -21,11 +22,11 @@ const WRITING: Duration = Duration::from_secs(5);
 /// The wait after a connection could not be accepted.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Messages that may wait for the daemon. Each may be large, and `warren-fleet` can wait.
+/// Maximum number of messages that wait for the daemon. It is low, because each message may be large and `warren-fleet` can wait.
 const WAITING: usize = 4;
 
-/// Maximum number of messages that may wait for `warren-fleet`. If more wait, it counts as hung. On a new link, the messages about
-/// all sessions wait at once, so the number includes `MAX_CLIENTS`.
+/// Maximum number of messages that may wait for `warren-fleet`. If more wait, `warren-fleet` counts as hung. On a new link, the
+/// messages about all sessions wait at once, so the number includes `MAX_CLIENTS`.
 const UNWRITTEN: usize = MAX_CLIENTS + 4_096;
 
 /// An event on the link.

@@ -10,7 +10,8 @@ use warren_session::exit::StoreRequestId;
 /// How long the exit waits for the answer to a request. `warren-fleet` answers within 2.5 s.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Maximum number of unanswered requests. `warren-fleet` answers each request in time, so more of them mean that it is broken.
+/// Maximum number of unanswered requests. `warren-fleet` answers each request in time, so more unanswered requests mean that
+/// `warren-fleet` is broken.
 pub(super) const MOST_OPEN: usize = 4_096;
 
 /// A request without an answer.

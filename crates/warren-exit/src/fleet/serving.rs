@@ -1,5 +1,5 @@
-//! Decides whether the exit serves. It stops when the store has been silent for too long, or when an operator of any exit drains
-//! it.
+//! Decides whether the exit serves clients. It stops serving when the store has been silent for too long, or when an operator of
+//! any exit drains it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,8 @@ use warren_session::goodbye::Goodbye;
 /// The store counts as silent only after this time, even if no silence is allowed, because it answers only every second.
 const SHORTEST: Duration = Duration::from_secs(3);
 
-/// How long clients have to leave a stale exit. Then it cuts them off, because one of them may have been removed elsewhere.
+/// How long clients have to leave a stale exit. Then the exit ends their sessions, because one of the clients may have been
+/// removed elsewhere.
 const LEAVING: Duration = Duration::from_secs(2);
 
 /// Two reported answers that are less than this apart count as the same answer.
@@ -24,13 +25,13 @@ pub(super) struct Serving {
     heard: Instant,
     /// How much earlier than `heard` the answer was, if an `Instant` does not reach that far.
     before: Duration,
-    /// The wall-clock time of that answer, in seconds since 1970. `None` if the store has never answered.
+    /// The wall-clock time of the store's last answer, in seconds since 1970. `None` if the store has never answered.
     answered: Option<u64>,
     /// Whether an operator has drained the exit. The operator may have done so at any exit of the fleet.
     is_drained: bool,
-    /// Whether the exit sends its clients away because it ends.
+    /// Whether the exit sends its clients to other exits because it ends.
     is_ending: bool,
-    /// Whether clients are sent away now.
+    /// Whether clients are sent to other exits now.
     is_leaving: bool,
     /// When an exit that has become stale ends the sessions of the clients that are still connected.
     cut_off: Option<Instant>,
@@ -60,7 +61,7 @@ impl Serving {
 
     /// Records that the store answered `ago` before now. Returns whether the answer is a new one.
     pub(super) fn heard(&mut self, now: Instant, ago: Duration) -> bool {
-        // This is the same answer as before, or an earlier one, for instance because `warren-fleet` has restarted.
+        // `ago` belongs to the same answer as before, or to an earlier one, for instance because `warren-fleet` has restarted.
         if self.answered.is_some() && ago.saturating_add(SAME) >= self.silent(now) {
             return false;
         }
@@ -82,7 +83,7 @@ impl Serving {
         self.is_drained = on;
     }
 
-    /// Sends the clients away for good.
+    /// Sends the clients to other exits for good.
     pub(super) fn end(&mut self) {
         self.is_ending = true;
     }
@@ -135,8 +136,8 @@ impl Serving {
             sessions.serve_again();
         }
         self.is_leaving = is_leaving;
-        // The clients that are left are closed with the same reason as those that were asked to leave, so they also go to another
-        // exit.
+        // The sessions of the remaining clients end with the same reason that was given to clients that left, so these clients
+        // also go to another exit.
         if self.cut_off.is_some_and(|at| at <= now) {
             self.cut_off = None;
             sessions.shutdown(now, Goodbye::Draining);

@@ -63,7 +63,7 @@ impl FleetSocket {
         tokio::net::UnixListener::from_std(self.listener.try_clone()?)
     }
 
-    /// The users who may connect: root, the exit's own, and that of `warren-fleet`.
+    /// The users who may connect: root, the exit's own user, and the user of `warren-fleet`.
     pub(super) fn users(&self) -> &[u32] {
         &self.users
     }

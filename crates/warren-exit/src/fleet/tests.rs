@@ -61,7 +61,7 @@ impl Member {
         self.said = Some(said);
     }
 
-    /// Connects. The store has these clients.
+    /// Connects a link to a store that has these clients.
     fn link(&mut self, rows: Vec<RowChange>) {
         self.connect();
         self.hear(FleetMessage::Answered { ago: Duration::ZERO }).unwrap();
@@ -302,7 +302,7 @@ fn what_cannot_be_meant_is_refused_and_a_new_link_puts_it_right() {
     assert!(exit.hear(FleetMessage::Whole { revision: 2, rows: gone, is_last: true }).is_err(), "a deletion");
     let roster = FleetMessage::Roster { bytes: vec![0; MAX_ROSTER_LENGTH + 1] };
     assert!(exit.hear(roster).is_err(), "a roster that is too long");
-    // The control: no client was lost, and everything continues.
+    // The control: no client was lost, and a new link works.
     exit.link(rows());
     assert!(exit.has(ALICE) && exit.has(BOB));
     assert!(exit.hear(change(2)).is_ok());
@@ -327,7 +327,7 @@ fn an_older_copy_of_warren_fleet_takes_nothing_back_while_the_store_is_away() {
         // The control: the store itself is always right.
         assert_eq!(exit.has(ALICE), is_taken_back);
         assert!(exit.has(BOB));
-        // The link must not take the old copy for the exit's.
+        // The link must not take its old copy for the exit's copy.
         assert_eq!(exit.said().contains(&ExitMessage::Applied { revision: 4 }), is_taken_back);
     }
 }

@@ -11,11 +11,11 @@ use super::{Fleet, Verdict};
 /// Which other exits have applied a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// How many exits have applied the revision, including this one.
+    /// How many exits have applied the revision, including this exit.
     pub(crate) heard: usize,
-    /// The names of live exits that have not applied it.
+    /// The names of live exits that have not applied the revision.
     pub(crate) waiting: Vec<String>,
-    /// The names of exits that have not applied it and are not alive.
+    /// The names of exits that have not applied the revision and are not alive.
     pub(crate) dead: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl Fleet {
 
     /// Returns which exits have applied a revision.
     pub(crate) fn heard(&self, revision: i64) -> Heard {
-        // This exit itself has applied the revision.
+        // The count begins at 1, because this exit itself has applied the revision.
         let mut heard = Heard { heard: 1, ..Heard::default() };
         for exit in self.others() {
             let name = exit.exit.to_string();
@@ -59,7 +59,7 @@ impl Fleet {
         self.exits.list().iter().filter(|exit| exit.exit.as_str() != self.settings.name)
     }
 
-    /// The fleet's status. The sessions' state machine knows `stays_refused`.
+    /// The fleet's status. `stays_refused` comes from the sessions' state machine.
     pub(crate) fn status(&self, stays_refused: u64) -> FleetStatus {
         let now = Instant::now();
         let store = match &self.store {

@@ -32,8 +32,8 @@ impl HostPorts {
 
     /// Lists the ports of this host's sockets and firewall rules.
     ///
-    /// # Errors
-    /// If its sockets cannot be listed. Rules that cannot be read count as absent, as they do for clients' own flows.
+    /// # Errors If the host's sockets cannot be listed. Rules that cannot be read count as absent, as they do for clients' own
+    /// flows.
     pub(crate) async fn look(own: OwnPorts) -> std::io::Result<Self> {
         Ok(Self::new(own, facts::own_ports()?, published::look().await.ports))
     }
@@ -170,8 +170,8 @@ pub(super) fn end_connections(config: &ExitSettings, forwards: Vec<ForwardedPort
         };
         leads_to_client && !forwards.iter().any(|forward| leads(forward, flow))
     };
-    // This runs on another thread, because a busy exit tracks many flows. In the meantime, the ruleset already drops packets of the
-    // removed forwards.
+    // The connections are removed on another thread, because a busy exit tracks many flows. In the meantime, the ruleset already
+    // drops packets of the removed forwards.
     spawn_blocking(move || match tracking::forget_sent_on(is_over) {
         Ok(connections) => tracing::debug!(connections, "ended connections of forwards that are gone"),
         Err(error) => tracing::error!("cannot end the connections of forwards that are gone: {error}"),

@@ -11,7 +11,7 @@ use warren_session::clients::ClientRegistry;
 use crate::fleet::StoreAddresses;
 
 /// Addresses that the host of a fleet's exit must reach by its own routes, even if they are inside a network behind a client.
-/// Without its store, the exit would learn nothing more, not even that such a network is gone again. An exit without a fleet needs
+/// Without its store, the exit would learn nothing more, not even that such a network was removed. An exit without a fleet needs
 /// no such addresses. Its operator may well have a resolver behind a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needed {
@@ -27,11 +27,11 @@ enum Addresses {
     /// The exit belongs to no fleet, or no client has a network.
     #[default]
     NotNeeded,
-    /// At least one address was never found out. It could be in any network.
+    /// At least one address was never found out. The missing address could be in any network.
     Unknown,
     Known(Vec<IpAddr>),
-    /// The helper's last list was empty. These are the addresses of the list before that. The list may be empty only because
-    /// another program is rewriting resolv.conf, so the previous addresses stay valid until the next check.
+    /// The helper's last list was empty. These are the addresses of the previous list. The list may be empty only because another
+    /// program is rewriting resolv.conf, so the previous addresses stay valid until the next check.
     Emptied(Vec<IpAddr>),
 }
 
@@ -88,9 +88,9 @@ impl Addresses {
 }
 
 /// A network that is not routed to its client. Either this host has a permanent address in it, or the host must reach an address in
-/// it that is not behind the client. Otherwise any exit of a fleet could divert the traffic between all others and their
-/// neighbours, or cut them off from the store. Networks that a router advertises do not count: anybody on the link can send an
-/// advertisement, and would get the client's traffic.
+/// it that is not behind the client. Without this rule, any exit of a fleet could divert the traffic between the other exits' hosts
+/// and their neighbours, or cut these hosts off from the store. Networks that a router advertises do not count, because anybody on
+/// the link can send an advertisement, and would thereby get the client's traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Withheld {
     client: String,

@@ -31,8 +31,8 @@ pub(super) struct ServicePorts {
     listing: Option<JoinHandle<Listed>>,
     /// The sockets' ports, from the last listing that succeeded.
     sockets: Vec<ServicePort>,
-    /// The ports that no forward may take, from the last listing that succeeded. `lasting` has those that two checks in a row have
-    /// found.
+    /// The ports that no forward may take, from the last listing that succeeded. `lasting` contains the ports that two checks in a
+    /// row have found.
     own: Vec<Ports>,
     lasting: Vec<Ports>,
     /// The ports that rules publish, from the last listing that succeeded.
@@ -42,10 +42,10 @@ pub(super) struct ServicePorts {
 }
 
 impl ServicePorts {
-    /// Keeps every port that is in use now from NAT.
+    /// Lists the ports in use now, and keeps NAT from using any of them.
     pub(super) async fn look(helper: Helper, now: Instant) -> Self {
-        // This runs on the current thread. The daemon has not entered its sandbox yet, and a thread that starts now would stay
-        // outside.
+        // The ports are listed on the current thread. The daemon has not entered its sandbox yet, and a thread that starts now
+        // would stay outside.
         let (sockets, own) = (facts::service_ports(), facts::own_ports());
         let listed = Listed { sockets, own, published: helper.list_published().await };
         let mut this = Self {
@@ -77,7 +77,7 @@ impl ServicePorts {
         self.kept.clone()
     }
 
-    /// The ports that forwards must not take. A socket that is there only briefly does not count.
+    /// The ports that forwards must not take. A socket that exists only briefly does not count.
     pub(super) fn host_ports(&self, config: &ExitSettings) -> HostPorts {
         let published = self.published.iter().map(|port| *port..=*port).collect();
         HostPorts::new(own_ports(config), self.lasting.clone(), published)

@@ -8,7 +8,8 @@ use warren_host::{Applied, Host, Plan, Step};
 
 /// How often the host is checked. A check is a handful of netlink requests and reads of files.
 const EVERY: Duration = Duration::from_secs(2);
-/// Checks take at most this fraction (1 / `SHARE`) of the time. A host with all routes of the internet needs long to list them.
+/// Checks take at most this fraction (1 / `SHARE`) of the time. A host with a full internet routing table takes long to list its
+/// routes.
 const SHARE: u32 = 20;
 
 /// The part of the exit's plan that other programs can undo.
@@ -36,7 +37,7 @@ impl Upkeep {
     /// Applies the steps of `plan` that the previous plan lacked. Then restores everything that is missing on the host, and logs
     /// it.
     ///
-    /// `began` is when the daemon began to make `plan`. That time counts as part of the check.
+    /// `began` is when the daemon began to make `plan`. The time since then counts as part of the check.
     pub(super) async fn look(&mut self, host: &mut Host, plan: anyhow::Result<Plan>, began: Instant) {
         let mut failed = Vec::new();
         match plan {
@@ -77,7 +78,7 @@ impl Upkeep {
     }
 }
 
-/// Whether the plan contains a step of this kind for each device through which packets leave.
+/// Whether a step is one that the plan contains for each device through which packets leave.
 fn is_of_device(step: &Step) -> bool {
     matches!(step, Step::Sysctl { key, .. } if key.starts_with("net.ipv4.conf."))
 }

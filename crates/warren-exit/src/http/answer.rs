@@ -37,7 +37,7 @@ impl Answer {
     /// The answer as it is sent.
     pub(crate) fn into_bytes(self) -> Zeroizing<Vec<u8>> {
         let body = if self.with_body { self.body.as_str() } else { "" };
-        // The whole length is allocated at once, because growing would leave copies behind.
+        // The whole length is allocated at once, because a buffer that grows would leave unwiped copies behind.
         Zeroizing::new([&self.head, "\r\n", body].concat().into_bytes())
     }
 }

@@ -2,7 +2,7 @@
 
 /// The longest head, in bytes.
 pub(crate) const MAX_HEAD: usize = 8 * 1024;
-/// The most fields of a head. Browsers send about twenty.
+/// Maximum number of fields of a head. Browsers send about twenty.
 const MAX_FIELDS: usize = 100;
 
 /// The head of a request: its first line and its fields.

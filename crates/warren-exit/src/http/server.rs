@@ -1,4 +1,5 @@
-//! The server: it bounds connections and time, and passes questions that only the daemon can answer through a channel.
+//! The server: it bounds connections and time, and passes questions that only the daemon can answer to the daemon, through a
+//! channel.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,12 +15,12 @@ use super::peer::Peer;
 use super::request::{BadHead, Head, MAX_HEAD};
 use super::socket::{Socket, Stream};
 
-/// Maximum number of connections at once. One more ends the oldest, so that idle connections lock nobody out.
+/// Maximum number of connections at once. A further connection ends the oldest one, so that idle connections lock nobody out.
 pub(crate) const CONNECTIONS: usize = 16;
-/// A connection that takes longer is ended.
+/// Maximum duration of a connection. A connection that takes longer is ended.
 pub(crate) const TIME: Duration = Duration::from_secs(10);
-/// The most bytes that are read and discarded after the answer. If they stayed unread, the kernel would reset the connection, and
-/// the answer could be lost.
+/// Maximum number of bytes that are read and discarded after the answer. If they stayed unread, the kernel would reset the
+/// connection, and the answer could be lost.
 const REST: u64 = 64 * 1024;
 /// The wait after a connection could not be accepted, for instance because the process has no descriptor left.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -98,7 +99,7 @@ impl<Question> Server<Question> {
     /// Stops listening. A TCP address is free when this returns.
     pub(crate) async fn close(mut self) {
         self.accepting.abort();
-        // This waits until the task has dropped the socket. The task's result only says that it was aborted.
+        // Waits until the task has dropped the socket. The task's result only says that it was aborted.
         drop((&mut self.accepting).await);
     }
 
@@ -159,7 +160,7 @@ async fn serve(mut stream: Stream, peer: Peer, site: &impl Site) -> io::Result<(
     tokio::io::copy(&mut stream.take(REST), &mut tokio::io::sink()).await.map(drop)
 }
 
-/// The connections of a server. Dropping this ends them all.
+/// The connections of a server. Dropping this value ends all of them.
 #[derive(Debug, Default)]
 struct Connections(VecDeque<AbortHandle>);
 

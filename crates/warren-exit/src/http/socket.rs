@@ -105,8 +105,8 @@ impl UnixSocket {
         self.path == path
     }
 
-    /// Returns a socket that accepts the connections. Use only one at a time: with several, each connection goes to any one of
-    /// them.
+    /// Returns a socket that accepts the connections. Use only one such socket at a time. With several, each connection would go
+    /// to an arbitrary one.
     ///
     /// # Errors
     /// When the process has no descriptor left.

@@ -56,7 +56,7 @@ impl Families<'_> {
     pub(super) fn histogram(&mut self, name: &str, help: &str, sum: f64, places: &[(f64, u64)]) -> Result {
         let count = places.iter().map(|(_, count)| count).sum();
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        // This adds up the counts, because a bucket of OpenMetrics includes all smaller ones.
+        // `encode_histogram` adds up the counts, because a bucket of OpenMetrics includes all smaller buckets.
         metric.encode_histogram::<NoLabelSet>(sum, count, places, None)
     }
 

@@ -62,7 +62,7 @@ impl MetricsSite {
         }
         let (answer, answered) = oneshot::channel();
         self.scrapes.send(answer).await.ok()?;
-        // This fails if the daemon drops the request, as it does when it stops.
+        // Receiving the answer fails if the daemon drops the request, as it does when it stops.
         let page: Arc<str> = answered.await.ok()?.into();
         *latest = Some((Instant::now(), Arc::clone(&page)));
         Some(page)

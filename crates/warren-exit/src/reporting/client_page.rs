@@ -9,7 +9,7 @@ use super::{Observations, Reporting};
 use crate::audit::Audit;
 
 impl Reporting {
-    /// A client's figures, the rates of its day, its drops by reason, and what operators did to it.
+    /// A client's figures, its rates over the last day, its drops by reason, and its entries in the audit log.
     ///
     /// # Errors
     /// When there is no such client.

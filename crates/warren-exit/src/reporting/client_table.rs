@@ -16,7 +16,7 @@ use warren_control::status::{RateMeter, Rates};
 use warren_control::{ClientView, timestamp};
 use warren_tunnel::Snapshot;
 
-/// Rows of a page.
+/// Number of rows on a page.
 const ROWS: usize = 50;
 
 /// A client as the page shows it.

@@ -10,7 +10,7 @@ use super::{Observations, Reporting};
 use warren_control::InvitationView;
 use warren_control::status::{State, Status};
 
-/// The most invitations that the page shows.
+/// Maximum number of invitations that the page shows.
 const MOST_INVITATIONS: usize = 50;
 
 impl Reporting {
@@ -47,8 +47,8 @@ impl Reporting {
     }
 }
 
-/// Returns the losses of all connections' paths since the exit started, and how many were repaired. `waiting` and `kept_bytes`
-/// are current values.
+/// Returns the number of packets lost on all connections' paths since the exit started, and how many lost datagrams were sent
+/// again. `waiting` and `kept_bytes` are current values.
 fn repair(status: &Status) -> Value {
     let total = |name: &str| status.totals.get(name).copied().unwrap_or_default();
     json!({

@@ -20,7 +20,7 @@ pub(crate) struct History {
 
 impl History {
     pub(crate) fn new() -> Self {
-        // Ten minutes of seconds, and the 1,440 minutes of a day.
+        // Ten minutes in steps of two seconds, and a day in steps of one minute.
         Self {
             minutes: Ring::new(Duration::from_secs(2), 300),
             day: Ring::new(Duration::from_secs(60), 1440),

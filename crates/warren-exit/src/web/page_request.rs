@@ -31,7 +31,8 @@ pub(super) enum Refusal {
     BodyTooLong,
     Method,
     NotFound,
-    /// The request names a host that is not this one: another site has made its own name resolve to this host (DNS rebinding).
+    /// The request names another host than this one. In that case another site has made its own name resolve to this host (DNS
+    /// rebinding).
     ForeignHost,
     /// The page of another site has sent the request (cross-site request forgery).
     CrossSite,
@@ -70,7 +71,7 @@ impl<'a> PageRequest<'a> {
         let (authorization, content_type) = (head.field("Authorization")?, head.field("Content-Type")?);
         let (host, content_length) = (head.field("Host")?, head.field("Content-Length")?);
         let (origin, fetch_site) = (head.field("Origin")?, head.field("Sec-Fetch-Site")?);
-        // With this field, the length of the body is not known.
+        // With Transfer-Encoding, the length of the body is not known.
         if head.field("Transfer-Encoding")?.is_some() {
             return Err(Refusal::Malformed);
         }
@@ -105,7 +106,7 @@ fn body_length(method: Method, content_length: Option<&str>) -> Result<usize, Re
 
 /// Whether a Host field names the loopback address. Any port is accepted, because `ssh -L` may use another port than the exit.
 fn is_this_host(host: &str) -> bool {
-    // An IPv6 address stands in brackets (RFC 3986 section 3.2.2).
+    // An IPv6 address is enclosed in brackets (RFC 3986 section 3.2.2).
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
             let Some((name, port)) = rest.split_once(']') else { return false };

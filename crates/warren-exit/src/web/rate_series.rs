@@ -7,7 +7,7 @@ use serde::Serialize;
 pub(crate) struct RateSeries {
     /// Seconds from one value to the next.
     pub(super) every: u64,
-    /// The most values that there can be.
+    /// Maximum number of values.
     pub(super) places: usize,
     pub(super) to_clients: Vec<u64>,
     pub(super) from_clients: Vec<u64>,

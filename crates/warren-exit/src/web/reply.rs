@@ -8,7 +8,8 @@ use zeroize::Zeroize as _;
 use super::page_request::Refusal;
 use crate::http::Answer;
 
-/// Lets the browser load only the page's own files. No other page can frame this one, and its forms can be sent nowhere.
+/// Lets the browser load only the page's own files. No other page can frame this page, and its forms cannot be submitted
+/// anywhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 
@@ -111,7 +112,7 @@ fn sentence_as_json(sentence: &str) -> String {
 fn answer(status: &str, content_type: &str, body: String) -> Answer {
     Answer::new(status, &format!("{content_type}; charset=utf-8"), body)
         .with("Content-Security-Policy", POLICY)
-        // This is for browsers that do not know `frame-ancestors`.
+        // X-Frame-Options is for browsers that do not know `frame-ancestors`.
         .with("X-Frame-Options", "DENY")
         .with("Referrer-Policy", "no-referrer")
         // Pages of other sites cannot get a reference to this page's window, and cannot embed its answers.

@@ -81,7 +81,7 @@ pub(crate) struct Named {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Typed {
     pub(crate) text: String,
-    /// The client that should get the name, if it exists already. Its own name counts as free.
+    /// The client that should get the name, if it exists already. The name of this client counts as free.
     pub(crate) of: Option<String>,
 }
 
@@ -223,7 +223,7 @@ impl PageSite {
         {
             return Ok(Ok(reply::file(file.content_type, file.text)));
         }
-        // The token is checked first. Without it, nobody may learn which paths exist.
+        // The token is checked first. Without the token, nobody may learn which paths exist.
         if !request.token.is_some_and(|shown| self.token.is(shown)) {
             return Ok(Err(Refusal::NoToken));
         }

@@ -39,13 +39,13 @@ pub(crate) enum Sort {
 pub(crate) enum Which {
     #[default]
     All,
-    /// With a session.
+    /// Clients with a session.
     Connected,
-    /// Not disabled, and without a session.
+    /// Clients that are not disabled and have no session.
     Offline,
-    /// Never connected yet.
+    /// Clients that have never connected.
     Never,
     Disabled,
-    /// With a rate limit.
+    /// Clients with a rate limit.
     Limited,
 }

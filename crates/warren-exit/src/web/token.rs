@@ -14,10 +14,10 @@ use zeroize::Zeroizing;
 
 use warren_config::storage;
 
-/// Random bytes in a token.
+/// Number of random bytes in a token.
 const BYTES: usize = 32;
 
-/// How much of the file is read. The token has 43 bytes, and a line break follows.
+/// Maximum number of bytes that are read from the file. The token has 43 bytes, and a line break follows.
 const LONGEST: usize = 64;
 
 /// A token. It can be compared, but is never printed.

@@ -1,8 +1,8 @@
-//! Records how far `warren fleet join` has come on this host. The attempt's file is written before the ticket is used. With it, the
-//! host can prove that it has used the ticket, and a later command can finish or undo what a killed one has begun.
+//! Records how far `warren fleet join` has come on this host. The attempt's file is written before the ticket is used. With this
+//! file, the host can prove that it has used the ticket, and a later command can finish or undo what a killed command has begun.
 //!
 //! The order of steps: write the attempt's file, the store's credentials, and `fleet.toml` under another name. Use the ticket.
-//! Rename `fleet.toml`. Write the attempt's file again, without the names of the credentials. As long as the file names
+//! Rename `fleet.toml`. Write the attempt's file again, without the names of the credentials. As long as the attempt's file names
 //! credentials, they belong to an unfinished attempt.
 
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(super) struct Attempt {
     ticket: String,
     /// The random text that this host has drawn.
     pub(super) host: String,
-    /// The names of the credentials that it writes.
+    /// The names of the credentials that the attempt writes.
     credentials: Vec<String>,
     /// Whether an earlier command with the same ticket has left the attempt's file.
     pub(super) is_again: bool,
@@ -96,7 +96,7 @@ impl Attempt {
         let Some(Kept { ticket, host, unfinished: Some(mut credentials) }) = Kept::read(directory)? else {
             return Ok(None);
         };
-        // An operator may edit this file. Other names in it must not cause the removal of other files.
+        // An operator may edit this file. Unknown names in the file must not cause the removal of other files.
         credentials.retain(|name| CREDENTIALS.contains(&name.as_str()));
         Ok(Some(Self { directory: directory.to_owned(), ticket, host, credentials, is_again: true }))
     }
@@ -115,7 +115,8 @@ impl Attempt {
         FleetConfig::find_at(&self.pending())
     }
 
-    /// Whether this attempt has given `fleet.toml` its name. An operator may have edited the file since.
+    /// Whether this attempt has already renamed its temporary file to `fleet.toml`. An operator may have edited `fleet.toml`
+    /// since.
     ///
     /// # Errors
     /// If the exit belongs to another fleet, or the file cannot be read or is wrong.
@@ -146,7 +147,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// Gives `fleet.toml` its name, because the ticket was used.
+    /// Renames the temporary file to `fleet.toml`, because the ticket was used.
     ///
     /// # Errors
     /// If a file cannot be read, renamed or written.
@@ -162,8 +163,8 @@ impl Attempt {
         Ok(())
     }
 
-    /// Undoes an attempt that has failed for good. Does nothing if the attempt has not begun. Without `fleet.toml` the exit
-    /// belongs to no fleet, and the ticket still contains the secrets.
+    /// Undoes an attempt that has failed for good. Does nothing if the attempt has not begun. Nothing is lost: without
+    /// `fleet.toml` the exit belongs to no fleet, and the ticket still contains the credentials.
     ///
     /// # Errors
     /// If a file cannot be read or removed. The attempt's own file is removed last, so the next command can continue.
@@ -213,7 +214,7 @@ pub(super) fn check_not_joining(directory: &Path) -> anyhow::Result<()> {
 /// The store's credentials in a ticket, each with the name of its file.
 fn credentials_of(ticket: &Ticket) -> Vec<(&'static str, &String)> {
     let identity = ticket.identity.as_ref();
-    // These are in the order of `CREDENTIALS`.
+    // The contents are in the order of `CREDENTIALS`.
     let contents = [
         ticket.ca.as_ref(),
         identity.map(|(certificate, _)| certificate),
@@ -230,10 +231,9 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The files to write. `is_again`: an earlier attempt with this ticket may have left them.
+    /// The files to write. `is_again`: an earlier attempt with this ticket may have left these files.
     ///
-    /// # Errors
-    /// If one of them exists, or cannot be examined.
+    /// # Errors If one of the files exists, or cannot be examined.
     pub(super) fn of(directory: &Path, ticket: &Ticket, is_again: bool) -> anyhow::Result<Self> {
         let own = std::path::absolute(credentials_directory(directory))?;
         let credentials: Vec<(PathBuf, String)> = credentials_of(ticket)
@@ -241,7 +241,7 @@ impl Files {
             .map(|(name, content)| (own.join(name), content.clone()))
             .collect();
         for (path, _) in credentials.iter().filter(|_| !is_again) {
-            // Unlike `exists`, this call also finds a link that leads nowhere.
+            // Unlike `exists`, this call also finds a dangling symbolic link.
             match std::fs::symlink_metadata(path) {
                 Err(error) if is_absent(&error) => {}
                 Err(error) => {
@@ -338,7 +338,7 @@ mod tests {
         let is_named = || Attempt::of(directory.path(), &a_ticket()).unwrap().is_named(&a_ticket());
         assert!(!is_named().unwrap());
         let renamed = |fleet: &str| FleetConfig { fleet: fleet.to_owned(), ..files.config.clone() };
-        // This also holds for a fleet of the same name: the attempt's own file still has its temporary name.
+        // A fleet of the same name is refused too, because the attempt's own file still has its temporary name.
         for fleet in ["other", "home"] {
             write_config(directory.path(), &renamed(fleet)).unwrap();
             let refused = is_named().unwrap_err().to_string();
@@ -363,7 +363,7 @@ mod tests {
             refused.contains("join.json and ") && refused.contains("fleet.toml.joining to give"),
             "{refused}"
         );
-        // The controls: a join that has ended.
+        // The controls: a join that has ended, and a host without any join.
         attempt.finish().unwrap();
         check_not_joining(directory.path()).unwrap();
         check_not_joining(tempfile::tempdir().unwrap().path()).unwrap();

@@ -82,8 +82,7 @@ impl StoreArguments {
 
 /// Begins a fleet.
 ///
-/// # Errors
-/// If there is one already, or the store cannot be written.
+/// # Errors If the fleet exists already, or the store cannot be written.
 pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments) -> anyhow::Result<()> {
     if !is_fleet_name(&arguments.fleet) {
         bail!(
@@ -122,7 +121,7 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let begun = match upload(&mut client, &keys, &registry).await {
         Ok(count) => {
             reached("clients stored");
-            // This comes last, so that no link begins to serve an incomplete fleet.
+            // `fleet.toml` is written last, so that no link begins to serve an incomplete fleet.
             write_config(directories.config, &config).map(|()| count)
         }
         Err(error) => Err(error),
@@ -168,7 +167,7 @@ fn own_clients(
         (None, Some(settings)) => load_clients(&settings.clients_path(directories.state))?,
         (None, None) => ClientRegistry::new(),
     };
-    // Without --pool, the pools are those of this exit, which its clients fit already.
+    // Without --pool, the pools are those of this exit, and its clients already fit them.
     for client in registry.iter().filter(|_| !arguments.pool.is_empty()) {
         let fixed = client.ipv4.map(IpAddr::V4).into_iter().chain(client.ipv6.map(IpAddr::V6));
         for address in fixed {
@@ -179,7 +178,7 @@ fn own_clients(
     Ok((pools, registry))
 }
 
-/// The pools of `--pool`, under the rules of exit.toml.
+/// The pools of `--pool`, checked by the rules of exit.toml.
 fn given_pools(given: &[IpNet]) -> anyhow::Result<Option<Pools>> {
     let mut pools = Pools { ipv4: None, ipv6: None };
     for pool in given {
@@ -220,7 +219,7 @@ impl<'a> Beginning<'a> {
         Ok(Self { keys, exit: &config.exit, operations })
     }
 
-    /// Begins the fleet. Returns `false` if the store has it already.
+    /// Begins the fleet. Returns `false` if the store already has the fleet.
     async fn begin(&self, client: &mut Client) -> anyhow::Result<bool> {
         let absent = Compare::version(self.keys.name(&Key::Meta), CompareOp::Equal, 0);
         succeeds(client, Txn::new().when([absent]).and_then(self.operations.clone())).await
@@ -242,7 +241,8 @@ impl<'a> Beginning<'a> {
     }
 }
 
-/// Runs a transaction. Returns whether its condition held, and so whether the store has carried it out.
+/// Runs a transaction. Returns whether the transaction's condition held, that is, whether the store has carried out the
+/// transaction.
 async fn succeeds(client: &mut Client, transaction: Txn) -> anyhow::Result<bool> {
     let answer = in_words(client.txn(transaction).await).context(
         "cannot write to the store; check that it answers, and that its user has rights to the fleet's keys",

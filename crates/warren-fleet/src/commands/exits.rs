@@ -61,17 +61,16 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
     print(&format!("{exit} {what}{when}.\n"))
 }
 
-/// Removes an exit from the fleet, or the tickets of one that has not joined, and its etcd user. Its link stops using the store
-/// at once.
+/// Removes an exit from the fleet, or the tickets of an exit that has not joined. In both cases, also removes the exit's etcd
+/// user. The link of a removed exit stops using the store at once.
 ///
-/// # Errors
-/// If the fleet has no such exit, it is alive and `--force` is missing, or its user cannot be removed.
+/// # Errors If the fleet has no such exit, the exit is alive and `--force` is missing, or its user cannot be removed.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
     // The fleet key is read first. If that fails, the exit must not be half removed.
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
-    // The tickets end first, so that no host joins in between. A member has no tickets.
+    // The tickets are voided first, so that no host joins in between. A member has no tickets.
     let had_tickets = users::void_tickets(&mut fleet.client, &fleet.keys, &exit).await?;
     let was_member = take_out(&mut fleet, &exit, arguments.force).await?;
     let is_known =
@@ -110,8 +109,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
 
 /// Takes an exit out of the fleet. Returns whether it was a member.
 ///
-/// # Errors
-/// If it is alive and `is_forced` is not set.
+/// # Errors If the exit is alive and `is_forced` is not set.
 async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyhow::Result<bool> {
     let member = fleet.keys.name(&Key::Member(exit.clone()));
     let mut compares = vec![Compare::version(member.as_str(), CompareOp::Greater, 0)];

@@ -12,7 +12,7 @@ use crate::config::{FleetConfig, StoreConfig};
 /// The file beside the credentials that says with which ticket this host joins.
 pub(crate) const ATTEMPT: &str = "join.json";
 
-/// The group that `warren-fleet run` has as a unit.
+/// The group of `warren-fleet run` when it runs as a systemd unit.
 const GROUP: &str = "warren-fleet";
 
 /// Replaces a file. The group may read it.
@@ -31,7 +31,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
         .with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// Returns the directory in which `join` puts the store's credentials, and an operator puts those for `init`.
+/// Returns the directory for the store's credentials. `join` writes them there. For `init`, an operator does.
 pub(crate) fn credentials_directory(configuration: &Path) -> PathBuf {
     configuration.join("fleet")
 }
@@ -59,7 +59,7 @@ pub(crate) fn forget_credentials(configuration: &Path, store: &StoreConfig) -> a
         }
     }
     let _ = std::fs::remove_file(own.join(ATTEMPT));
-    // This fails if an operator has put something else there, and that stays.
+    // If an operator has put another file into the directory, this fails, and the file and the directory stay.
     let _ = std::fs::remove_dir(own);
     Ok(kept)
 }

@@ -1,6 +1,6 @@
 //! `warren fleet join`: makes a host an exit of a fleet, with a ticket.
 //!
-//! A ticket works for one host. If anything fails, the same host may join with it again until it has succeeded. For this, the host
+//! A ticket works for one host. If anything fails, the same host may use the ticket again until it has joined. For this, the host
 //! draws a secret and keeps it in a file before it uses the ticket. From this secret, the store learns which host has used the
 //! ticket. `fleet.toml` gets its name last. If the command is killed, the next one finishes or undoes what was begun
 //! (`attempt.rs`).
@@ -83,8 +83,8 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     ))
 }
 
-/// Writes the files and uses the ticket. If the ticket is refused, removes the files again. If `fleet.toml` has its name already,
-/// leaves the files alone in both cases.
+/// Writes the files and uses the ticket. If the ticket is refused, removes the files again. If the temporary file was already
+/// renamed to `fleet.toml`, leaves the files alone in both cases.
 async fn take_place(
     ticket: &Ticket,
     attempt: &Attempt,
@@ -109,7 +109,7 @@ async fn take_place(
         Err(Looked::Void(error)) => return Err(refused(error)),
         Err(Looked::Failed(error)) => return Err(error),
     };
-    // The files come before the ticket is used. Without them the exit could not reach the store.
+    // The files are written before the ticket is used. Without them the exit could not reach the store.
     if !is_named && let Err(error) = attempt.begin(files) {
         return Err(if attempt.is_again { unknown(error) } else { refused(error) });
     }
@@ -223,7 +223,7 @@ enum Used {
     Unknown(anyhow::Error),
 }
 
-/// Turns the ticket into a member of the fleet. If an answer is lost, asks another member of the store.
+/// Redeems the ticket, which makes this host a member of the fleet. If an answer is lost, asks another member of the store.
 async fn use_up(options: &StoreOptions, mut client: Client, ticket: &Ticket, host: &str) -> Used {
     let keys = Keys::new(&ticket.fleet);
     let mut tries = 0;

@@ -1,8 +1,8 @@
-//! `warren fleet leave`: the exit keeps its clients, and no longer shares anything.
+//! `warren fleet leave`: the exit keeps its clients, and no longer shares them with other exits.
 //!
-//! The command may be killed at any moment and run again. It writes the clients into a file, takes the exit out of the
-//! fleet, and then gives `fleet.toml` another name. From then on it needs neither the store nor the copy. It removes the
-//! copy and the credentials. Another file keeps the message for the end.
+//! The command may be killed at any moment and run again. It writes the clients into a file, takes the exit out of the fleet, and
+//! then gives `fleet.toml` another name. From then on, it needs neither the store nor the link's copy, and removes the copy and
+//! the credentials. Until the end, the file `leave.json` contains the message for the operator.
 
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,8 @@ struct Kept {
     /// The file with the clients.
     clients: PathBuf,
     count: usize,
-    /// The digests of everything that was written to that file. If the file has other content, it is not this command's.
+    /// The digest of each content that the command has written to `clients`. A file with any other content does not belong to the
+    /// command.
     digests: Vec<String>,
     /// The remaining work in the fleet, as a text. Set once the exit is out of the fleet.
     note: Option<String>,
@@ -117,7 +118,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
             .unwrap_or_else(|| format!(" Run `warren fleet remove {}` at another exit.", config.exit)),
     };
     reached("out of the fleet");
-    // The note is on the disk before the rename. Afterwards nobody asks the store again.
+    // The note is saved before the rename, because the store is not asked again after the rename.
     kept.note = Some(note);
     kept.write(directories.config)?;
     rename(&path, &left_half(&path)).with_context(|| format!("{} cannot be renamed", path.display()))?;
@@ -154,7 +155,7 @@ async fn clients_of(
     Ok((Some(snapshot.pairs), None))
 }
 
-/// Writes the clients. Replaces only what an earlier command has written.
+/// Writes the clients. Replaces only a file that an earlier command has written.
 fn write_clients(
     directories: &Directories<'_>,
     config: &FleetConfig,
@@ -168,7 +169,8 @@ fn write_clients(
     let is_again = earlier.is_some();
     let mut kept = Kept { clients: clients.to_owned(), note: None, ..earlier.unwrap_or_default() };
     kept.count = registry.len();
-    // The digest is on the disk before the file. If the command is killed in between, the next one knows that the file is its own.
+    // The digest is saved before the file is written. If the command is killed in between, the next command knows that the file is
+    // its own.
     kept.digests.push(digest_of(text.as_bytes()));
     kept.write(directories.config)?;
     reached("leaving begun");
@@ -191,7 +193,7 @@ fn write_clients(
 fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
     let path = FleetConfig::path(directories.config);
     let (half, left) = (left_half(&path), path.with_extension("toml.left"));
-    // A killed command may have given the file its last name already.
+    // A killed command may already have given the file its final name.
     let is_named = !is_there(&half)?;
     let config = FleetConfig::find_at(if is_named { &left } else { &half })?
         .with_context(|| format!("{} does not exist; nothing is left to do here", half.display()))?;
@@ -244,7 +246,7 @@ async fn take_out(
     own_host: Option<String>,
 ) -> anyhow::Result<String> {
     let granted = users::granted(&mut fleet.client, &fleet.keys, &config.exit).await?;
-    // A grant that a recovery has made has an empty host, because the recovery does not know it (`users::keep`).
+    // A grant that a recovery has made has an empty host, because the recovery does not know the host (`users::keep`).
     let host =
         granted.as_ref().and_then(|granted| granted.grant.host.clone()).filter(|host| !host.is_empty());
     if host.is_some() && host != own_host {

@@ -1,5 +1,5 @@
-//! `warren fleet sign` and `warren fleet publish`: a roster that is signed on a machine without a network, and put into the store from
-//! another one.
+//! `warren fleet sign` and `warren fleet publish`: a roster that is signed on a machine without a network, and put into the store
+//! from another machine.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -112,8 +112,7 @@ fn load(path: &Path) -> anyhow::Result<SignedRoster> {
 
 /// Puts a signed roster into the store, if clients would follow it.
 ///
-/// # Errors
-/// If it is not the next one of the fleet's, or the store cannot be written.
+/// # Errors If clients would not follow the roster, or the store cannot be written.
 pub(crate) async fn publish(
     directories: Directories<'_>,
     arguments: &PublishArguments,
@@ -123,7 +122,7 @@ pub(crate) async fn publish(
     let stored = read(&mut fleet, directories.state).await?;
     match &stored.roster {
         Some(known) => {
-            // This is the check that clients make, so they accept every roster that is published.
+            // This is the check that clients make, so clients accept every roster that is published.
             let taken = FollowedFleet::begin(known.clone()).take(signed.as_bytes());
             let taken = taken.with_context(|| {
                 format!(

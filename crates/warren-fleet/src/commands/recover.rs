@@ -24,7 +24,7 @@ use crate::store::restored::{Brought, bring_back, bring_back_roster, exits_in_st
 use crate::store::{find, in_words, read_all};
 use crate::users;
 
-/// The most names in a line of the report.
+/// Maximum number of names in a line of the report.
 const MOST_NAMES: usize = 20;
 
 /// `warren fleet recover`.
@@ -62,8 +62,7 @@ struct Done {
 
 /// Brings back the data that a store restored from an old backup lacks, and lets the exits use the store again.
 ///
-/// # Errors
-/// If there is no copy to recover from, it belongs to another fleet, or the store is intact.
+/// # Errors If there is no copy to recover from, the copy belongs to another fleet, or the store is intact.
 pub(crate) async fn recover(
     directories: Directories<'_>,
     arguments: &RecoverArguments,
@@ -102,7 +101,7 @@ pub(crate) async fn recover(
     let done = put_back(&mut fleet, &copy, &contents, (state, age), &rosters).await?;
     let before = if state == State::Lost { 0 } else { done.newest };
     let recoveries = recoveries(&copy, &fleet.meta, age, before);
-    // This comes last, because the links use the store again once it has the new epoch.
+    // The new epoch begins last, because the links use the store again once it has the new epoch.
     begin_epoch(&mut fleet, latest, recoveries).await?;
     print(&report(&done))
 }
@@ -116,7 +115,7 @@ fn chosen(own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Resul
         }
         None => own.cloned().context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
     };
-    // This is checked before anything is written, because an empty store would accept any fleet.
+    // The fleet is checked before anything is written, because an empty store would accept any fleet.
     if own.is_some_and(|own| own.meta.id != copy.meta.id) {
         bail!("the backup is of a fleet other than this exit's; nothing was changed");
     }
@@ -125,8 +124,7 @@ fn chosen(own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Resul
 
 /// Finds out whether the store was restored.
 ///
-/// # Errors
-/// If it must not be changed.
+/// # Errors If the store must not be changed.
 async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -> anyhow::Result<State> {
     if fleet.meta.epoch == 0 {
         return Ok(State::Lost);
@@ -166,7 +164,7 @@ async fn put_back(
     let members: BTreeSet<ExitId> = contents.members.keys().cloned().collect();
     let in_store = exits_in_store(&mut fleet.client, &fleet.keys).await?;
     let changes = exits(&members, &contents.removed, &in_store, basis);
-    // This comes first, so that no removed exit gets the clients that are put back.
+    // Exits are removed first, so that no removed exit gets the clients that are put back.
     remove_exits(&mut fleet.client, &fleet.keys, &changes.removed).await?;
     let disabled = if state == State::Intact { Vec::new() } else { disagreements(&contents.rows, &before) };
     let (rows, _) = bring_back(&mut fleet.client, &fleet.keys, &contents.rows, basis).await?;
@@ -183,15 +181,15 @@ async fn put_back(
     Ok(Done { state, age, copy: copy.revision, newest, rows, disabled, exits: changes, roster })
 }
 
-/// Returns how each part of the store's history has ended. `store`: the revision of the store's latest change when the
-/// recovery began.
+/// Returns how each epoch of the store has ended, including the epoch that this recovery ends. `store`: the revision of the
+/// store's latest change when the recovery began.
 pub(crate) fn recoveries(copy: &Snapshot, meta: &Meta, age: Age, store: i64) -> Vec<Recovery> {
     let Snapshot { meta: copied, revision, .. } = copy;
     let (earlier, last) = match age {
         Age::Same => (copied, Recovery { epoch: copied.epoch, revision: *revision, store }),
         // The store's own history continues. It is not known which changes of its epoch the store has lost.
         Age::Earlier => (meta, Recovery { epoch: meta.epoch, revision: i64::MIN, store }),
-        // No revision of the store can be compared with one of the copy's epoch.
+        // No revision of the store can be compared with a revision of the copy's epoch.
         Age::Later => (copied, Recovery { epoch: copied.epoch, revision: *revision, store: 0 }),
     };
     earlier.recoveries.iter().copied().chain([last]).collect()
@@ -212,7 +210,7 @@ fn disagreements(copy: &Rows, store: &Rows) -> Vec<String> {
 }
 
 async fn put_back_exit(fleet: &mut Connected, exit: &ExitId, member: Option<Member>) -> anyhow::Result<()> {
-    // The exit itself adds the rest when it is linked.
+    // The exit itself adds its key and its endpoints when it is linked.
     let member = member.unwrap_or_default();
     let key = fleet.keys.name(&Key::Member(exit.clone()));
     let absent = [&key, &fleet.keys.name(&Key::RemovedExit(exit.clone()))]
@@ -222,7 +220,7 @@ async fn put_back_exit(fleet: &mut Connected, exit: &ExitId, member: Option<Memb
     Ok(())
 }
 
-/// Tells all links that the store's history begins anew.
+/// Begins a new epoch, so that all links learn that the store was recovered.
 async fn begin_epoch(fleet: &mut Connected, latest: u64, recoveries: Vec<Recovery>) -> anyhow::Result<()> {
     let key = fleet.keys.name(&Key::Meta);
     let before = serde_json::to_vec(&fleet.meta)?;

@@ -89,7 +89,7 @@ pub(crate) struct RotateKeyArguments {
 pub(super) struct Stored {
     pub(super) roster: Option<SignedRoster>,
     modified: i64,
-    /// Whether the store has it.
+    /// Whether the store has this roster.
     pub(super) is_stored: bool,
 }
 
@@ -182,7 +182,7 @@ pub(super) async fn expel(
     Ok(format!("{exit} is no longer in the roster. {}", summary(&signed)))
 }
 
-/// Whether clients still find an exit in the roster.
+/// Whether the newest roster contains an exit.
 pub(super) async fn has(fleet: &mut Connected, state: &Path, exit: &ExitId) -> anyhow::Result<bool> {
     let stored = read(fleet, state).await?;
     Ok(stored.roster.is_some_and(|roster| roster.content().exit(exit.as_str()).is_some()))
@@ -213,7 +213,7 @@ pub(crate) async fn rotate_key(
     if old_key.public() != signer {
         bail!("{old_file} does not contain the key that signed the roster, {signer}; name that key's file");
     }
-    // The new key is on the disk before a roster names it. Otherwise a crash could lose the only copy.
+    // The new key is written to disk before a roster names it. Otherwise a crash could lose the only copy.
     let new_key = match new_key {
         Some(same) if same.public() == signer => {
             bail!("{new_file} contains the fleet key that is in use; name another file for the new one")
@@ -245,7 +245,7 @@ pub(super) async fn read(fleet: &mut Connected, state: &Path) -> anyhow::Result<
     let decoded = pair.map(|pair| SignedRoster::decode(&pair.value.unwrap_or_default()));
     let in_store = decoded.transpose().context("the roster in the store is damaged")?;
     let own: Vec<_> = of_exit(state).into_iter().collect();
-    // Clients may already have this exit's roster, so the next one must have a higher serial than that.
+    // Clients may already have this exit's roster, so the next roster must have a higher serial than this exit's.
     let newer = newer_roster(&fleet.keys, in_store.clone(), &own);
     let is_stored = newer.is_none();
     if let Some(newer) = &newer {
@@ -288,7 +288,7 @@ pub(super) fn read_key(path: &Path) -> anyhow::Result<FleetKey> {
     FleetKey::from_file_text(&text).with_context(|| format!("{} has no fleet key", path.display()))
 }
 
-/// Reads the fleet key, or makes the first one and says so.
+/// Reads the fleet key, or makes the first one. The text tells the operator about a new key, and is empty otherwise.
 pub(super) fn read_or_make_key(path: &Path) -> anyhow::Result<(FleetKey, String)> {
     if path.exists() {
         return Ok((read_key(path)?, String::new()));

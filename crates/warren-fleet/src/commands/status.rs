@@ -40,7 +40,7 @@ struct Report {
     exits: Vec<Line>,
     /// Exits that are not in the fleet but have an etcd user.
     tickets: Vec<Waiting>,
-    /// The certificates around the store, as this host sees them.
+    /// The certificates of the store and its users, as this host sees them.
     certificates: Vec<StoreCertificate>,
 }
 
@@ -48,7 +48,7 @@ struct Report {
 struct Line {
     #[serde(flatten)]
     exit: FleetExit,
-    /// Whether an operator is draining it.
+    /// Whether an operator is draining the exit.
     is_drained: bool,
     /// Whether the exit has applied the latest change.
     has_heard: bool,
@@ -83,7 +83,7 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
         .collect();
     let mut exits = Exits::default();
     exits.replace(contents.members, contents.heartbeats);
-    // The list has no exit that was never linked, and none whose value cannot be read. These are reported separately.
+    // `listed` lacks the exits that were never linked and the exits whose value cannot be read. They are reported separately.
     let listed = exits.list();
     let waiting =
         names.into_iter().filter(|name| listed.iter().all(|exit| exit.exit != *name)).collect::<Vec<_>>();
@@ -119,7 +119,7 @@ fn text(report: &Report, waiting: &[ExitId], unreadable: &[ExitId]) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{:width$}  STATE     SESSIONS  MBIT/S  CORES  LATEST CHANGE", "EXIT");
     for Line { exit, is_drained, has_heard } in &report.exits {
-        // If an exit has been without the store for too long, it also sends its clients away by itself.
+        // If an exit has been without the store for too long, it also sends its clients to other exits without an operator.
         let state = match (exit.is_alive, *is_drained || exit.state == ExitState::Draining) {
             (false, _) => "gone",
             (true, true) => "draining",

@@ -56,7 +56,7 @@ pub(super) struct AdminArguments {
 }
 
 impl AdminArguments {
-    /// The options with which that user reaches the store.
+    /// The options with which the user of these arguments reaches the store.
     fn options(&self, fleet: &Connected) -> anyhow::Result<StoreOptions> {
         let mut options = fleet.config.store.options()?;
         if let (Some(admin), Some(file)) = (&self.admin, &self.admin_password_file) {
@@ -67,7 +67,7 @@ impl AdminArguments {
         Ok(options)
     }
 
-    /// Connects as that user.
+    /// Connects as the user of these arguments.
     ///
     /// # Errors
     /// If the store refuses the user.
@@ -97,7 +97,7 @@ pub(super) struct Ticket {
     pub(super) user: Option<(String, String)>,
     /// A random text. From its digest, the store knows whether the ticket was used.
     pub(super) secret: String,
-    /// In seconds since 1970. The store deletes its record of the ticket at that time.
+    /// When the ticket expires, in seconds since 1970. The store deletes its record of the ticket at that time.
     pub(super) expires: u64,
 }
 
@@ -133,7 +133,8 @@ impl Ticket {
     }
 }
 
-/// How long to wait while a user is being removed. A removal takes longer only if its process was killed halfway.
+/// The interval and the number of checks whether the removal of a user is over. A removal takes longer only if its process was
+/// killed halfway.
 const REMOVAL: (Duration, u32) = (Duration::from_millis(200), 25);
 
 /// Makes a ticket and prints it.
@@ -157,7 +158,8 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         user: None,
         secret: random_name()?,
     };
-    // The ticket comes before the user. So the user is removed when the ticket ends, even if this command is killed halfway.
+    // The ticket is stored before the user is made. So the user is removed when the ticket ends, even if this command is killed
+    // halfway.
     grant(&mut fleet, &mut admin, &ticket, arguments.expires).await?;
     match make_user(&fleet, &admin, arguments, ticket.identity.is_some(), &user).await {
         Ok(made) => ticket.user = made,
@@ -285,7 +287,7 @@ async fn make_user(
     if has_certificate {
         return Ok(None);
     }
-    // This is the answer of a store that checks no users.
+    // A store without authentication answers with the error that is handled here.
     let user = Some((name.to_owned(), password.clone()));
     match (StoreOptions { user, ..arguments.admin.options(fleet)? }).connect_any().await {
         Err(error) if format!("{error:#}").contains("authentication is not enabled") => {

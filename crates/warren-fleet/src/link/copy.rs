@@ -24,7 +24,7 @@ const MOST_SAID: usize = 1000;
 pub(crate) struct Pair {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Option<Vec<u8>>,
-    /// The revision of its latest change.
+    /// The revision of the key's latest change.
     pub(crate) modified: i64,
 }
 
@@ -33,8 +33,8 @@ impl Pair {
         Self { key: key.into(), value: Some(value.into()), modified }
     }
 
-    /// Parses the value. `None` if it was deleted, is damaged, or is too long to be passed on. Any exit of the fleet can write the
-    /// value.
+    /// Parses the value. `None` if it was deleted, is damaged, or is too long to be passed on. The value is not trusted, because
+    /// any exit of the fleet can write it.
     pub(crate) fn parse<T: DeserializeOwned>(&self, what: &str) -> Option<T> {
         let value = self.value.as_ref()?;
         if value.len() > MAX_VALUE {
@@ -48,7 +48,7 @@ impl Pair {
     /// Logs once that this value cannot be read, no matter how often it is read.
     fn warn(&self, what: &str, error: &str) {
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-        // This bounds the memory. Some lines then appear in the log again.
+        // Clearing the map bounds the memory. Some lines then appear in the log again.
         if said.len() >= MOST_SAID {
             said.clear();
         }
@@ -83,7 +83,7 @@ impl Pair {
             return Some(id.deletion());
         }
         let row: RowChange = self.parse("row")?;
-        // Any exit of the fleet can write any value, so the value must name its own key.
+        // Any exit of the fleet can write any value, so the row in the value must belong to this key.
         if row.id() != id || !row.is_set() {
             self.warn("row", "it belongs to another key");
             return None;
@@ -107,12 +107,12 @@ pub(crate) struct Copy {
     others: Others,
 }
 
-/// The values in the store that concern this exit alone.
+/// The roster, and the values in the store that concern this exit alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
     /// The revision of the exit's own `wr`.
     written: i64,
-    /// The revision of its own `po`.
+    /// The revision of the exit's own `po`.
     position: i64,
     /// Whether an operator drains the exit. `None` until the store has been asked.
     drains: Option<bool>,
@@ -125,7 +125,7 @@ impl Others {
     }
 }
 
-/// A full reading, sorted out.
+/// A full reading of the store, sorted by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     pub(crate) rows: Rows,
@@ -139,7 +139,7 @@ pub(crate) struct Contents {
     pub(crate) drained: Vec<ExitId>,
 }
 
-/// Sorts the keys of a full reading, for an exit.
+/// Sorts a full reading of the store by kind. `me` is the exit whose own values are needed.
 pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents {
     let mut contents = Contents::default();
     for pair in pairs {
@@ -170,12 +170,12 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
             Some(Key::Written(_) | Key::Position(_) | Key::Meta) | None => {}
         }
     }
-    // If a full reading does not contain the key, there is no drain. `None` would mean that nobody knows.
+    // If a full reading does not contain the key, there is no drain. `None` would mean that the link does not know.
     contents.others.drains.get_or_insert(false);
     contents
 }
 
-/// Rows as changes, in messages that are not too long.
+/// Splits changed rows into messages of limited length.
 pub(crate) fn in_parts(revision: i64, rows: Vec<RowChange>) -> impl Iterator<Item = FleetMessage> {
     let mut rest = rows.into_iter();
     std::iter::from_fn(move || {
@@ -233,9 +233,9 @@ impl Copy {
         self.changes += 1;
     }
 
-    /// Replaces everything. Returns the changes, and records them as unseen.
+    /// Replaces the whole copy. Returns the changes, and records them as unseen.
     pub(crate) fn replace(&mut self, revision: i64, mut rows: Rows, others: Others) -> Vec<RowChange> {
-        // Without this, a damaged value would look like a deletion, and the exit would cut the client off.
+        // Without this, a damaged value would look like a deletion, and the exit would end the client's session.
         rows.keep_unreadable(&self.rows);
         let changes = self.rows.changes_to(&rows);
         let mut before: Vec<Before> = changes.iter().map(|change| self.before(change.id())).collect();
@@ -262,7 +262,7 @@ impl Copy {
     pub(crate) fn event(&mut self, key: &Key, pair: &Pair) -> Option<(Before, Option<RowChange>)> {
         if let Key::Row(id) = key {
             let Some(row) = pair.row(*id) else {
-                // The earlier content stays in force, because a damaged value must not cut a client off.
+                // The earlier content stays in force, because a damaged value must not end a client's session.
                 Arc::make_mut(&mut self.rows).cannot_read(*id, pair.modified);
                 return None;
             };
@@ -289,7 +289,7 @@ impl Copy {
         self.unseen.forget(up_to);
     }
 
-    /// Records whether rows take something away from a client.
+    /// Records whether rows remove or disable a client.
     pub(crate) fn note_revoked(&mut self, rows: &[RowChange]) {
         self.has_revoked |= rows.iter().any(|row| match row {
             RowChange::Client { client, .. } => client.as_ref().is_none_or(|client| client.disabled),

@@ -1,4 +1,4 @@
-//! Tests several links and exits at a store that is a map, with events in any order.
+//! Tests several links and exits with a store that is a map, and with events in any order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,7 +12,7 @@ use warren_simulation::finds;
 use super::*;
 use crate::simulation::store::MapStore;
 
-/// An exit, its link, and what is on its way between them.
+/// An exit, its link, and the messages between them.
 struct Side {
     link: Link,
     rows: BTreeMap<RowId, RowChange>,
@@ -22,7 +22,7 @@ struct Side {
     to_link: VecDeque<ExitMessage>,
     proposed: BTreeMap<u64, Vec<RowChange>>,
     next: u64,
-    /// What the exit was last told about its drain.
+    /// Whether the exit was last told that it is drained.
     drain: bool,
     roster: Option<Vec<u8>>,
     /// The link's copy on disk.
@@ -220,7 +220,7 @@ impl World {
         side.to_link.push_back(ExitMessage::Request { id: side.next, rows });
     }
 
-    /// Lets everything arrive.
+    /// Delivers all transactions, events and messages.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             let mut is_quiet = true;
@@ -357,7 +357,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Like [`step`], with drains, rosters and links that start again.
+/// Like [`step`], with drains, rosters and links that restart.
 fn any_step() -> impl Strategy<Value = Step> {
     let exit = 0..EXITS;
     prop_oneof![
@@ -381,7 +381,7 @@ impl World {
         self.sides[exit].rows.contains_key(&id)
     }
 
-    /// Takes a step. An exit proposes only what its own registry allows.
+    /// Carries out a step. An exit proposes only what its own registry allows.
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Invite { exit, token: number } if !self.has(exit, RowId::Invitation(token(number))) => {
@@ -634,7 +634,7 @@ fn an_answer_is_for_its_request() {
     let mut world = settled();
     world.propose(0, vec![client(1, 1, 1).into()]);
     world.deliver_to_link(0);
-    // The exit starts anew, and makes a request with the same number.
+    // The exit restarts, and makes a request with the same number.
     let side = &mut world.sides[0];
     (side.next, side.proposed) = (0, BTreeMap::new());
     side.to_exit.clear();
@@ -692,7 +692,7 @@ fn a_waiting_session_yields() {
     let start = Instant::now();
     let mut sessions = Sessions::default();
     sessions.open(key(1), (vec![1], 0), start);
-    // The store was away for a while. In that time, the client has moved to the other exit.
+    // The store was unreachable for a while. In that time, the client has moved to the other exit.
     assert_eq!(sessions.record(&me, key(1), 5, Some(crate::keys::SessionRecord::new(&other, &[2], 0))), None);
     let late = start + Duration::from_secs(60);
     let (batch, lost) = sessions.batch(&me, &keys, late);
@@ -732,7 +732,7 @@ fn the_later_session_has_the_record() {
     let said = sessions.record(&me, key(1), 9, record(4));
     let elsewhere = FleetMessage::Elsewhere { key: key(1), nonce: vec![1], claim: 4, exit: other.clone() };
     assert_eq!(said, Some(elsewhere));
-    // The link restarts, and the exit lists all of its sessions. This session is about to end.
+    // The link restarts, and the exit lists all of its sessions. The session here is about to end.
     sessions.open(key(1), (vec![1], 3), start);
     assert_eq!(writes(&mut sessions), (0, 1), "the client is not thrown off the other exit");
 }
@@ -781,7 +781,7 @@ fn records_of_sessions_that_are_over_are_deleted_when_an_old_backup_brings_them_
     sessions.open(key(1), (vec![1], 1), start);
     write(&mut sessions, start);
     let record = |exit| Some(crate::keys::SessionRecord::new(&exit, &[1], 1));
-    // This exit's sessions are one that is open and one that is over. The third one is another exit's.
+    // The first two records belong to this exit: one session is open, and one is over. The third record belongs to another exit.
     let records = [(1, me.clone()), (2, me.clone()), (3, exit(1))];
     sessions.replace(&me, records.map(|(number, exit)| (key(number), (5, record(exit)))).into());
     let (batch, _) = sessions.batch(&me, &keys, start);
@@ -913,7 +913,7 @@ fn an_exit_whose_value_cannot_be_read_stays_in_the_fleet() {
     let expected: BTreeMap<_, _> = [own, known, (exit(3), Some(Member::default()))].into();
     link.whole(5, &[pair(1, 1), pair(2, 2), damaged(3, 3)]);
     assert_eq!(kept(&link), expected);
-    // Two values are damaged later, one of them the exit's own. The exit writes its own value again.
+    // Later, two values are damaged, and one of these values is the exit's own. The exit writes its own value again.
     let writes_own = |link: &Link| link.heartbeat(SystemTime::now()).unwrap().0.then.contains_key(&name(1));
     assert!(!writes_own(&link));
     link.events(6, &[damaged(1, 6), damaged(2, 6)], SystemTime::now());
@@ -957,7 +957,7 @@ fn an_exit_gets_a_full_copy_if_the_stores_revisions_count_from_an_old_backup_aga
         told(&mut link),
         [FleetMessage::Whole { revision: 40, rows: vec![row.clone()], is_last: true }]
     );
-    // A request from before that copy was applied is refused: the exit has not seen what is there now.
+    // A request made before the exit applied that copy is refused, because the exit had not seen the store's present rows.
     link.exit_said(ExitMessage::Request { id: 1, rows: vec![row] }, start).unwrap();
     let refused = FleetMessage::Answer { id: 1, outcome: Outcome::Unavailable };
     assert!(link.take_messages().contains(&refused));

@@ -157,7 +157,7 @@ fn an_exit_that_was_removed_does_not_come_back() {
     // A store that was not restored may lack d for a good reason.
     let changes = exits(&members, &removals, &store, Basis::of_command(Age::Same, 90, Some(100), false));
     assert_eq!((changes.put_back, changes.left_out), (Vec::new(), ids(&["d", "e", "f"])));
-    // The comparison is repeated. Nothing is left to do about c.
+    // The comparison is repeated. Exit c needs no further change.
     let again = ExitsInStore { members: [(id("a"), 1)].into(), removed: ids(&["c"]).into_iter().collect() };
     assert_eq!(
         removed_exits(&removals, &again, Basis::of_command(Age::Same, 90, Some(50), true)),
@@ -206,7 +206,7 @@ fn a_copy_of_a_later_epoch_is_newer_than_all_that_the_store_has() {
     let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
     let members: BTreeSet<_> = [id("a"), id("d")].into();
     let removals: BTreeMap<_, _> = [(id("c"), 250)].into();
-    // Exit e was away since the later epoch began.
+    // Exit e was not linked since the later epoch began.
     let joined = [("a", 100), ("c", 8000), ("e", 500)].map(|(exit, at)| (id(exit), at));
     let store = ExitsInStore { members: joined.into(), ..ExitsInStore::default() };
     let expected = ExitChanges { removed: vec![id("c")], put_back: vec![id("d")], left_out: Vec::new() };
@@ -312,7 +312,8 @@ proptest! {
     }
 
     /// The following holds no matter with which copy an operator recovers, and in which order the links connect. A key that any
-    /// copy lists as removed is out. A row of the newest copy is there. Nothing is enabled or open that was not before.
+    /// copy lists as removed stays removed. A row of the newest copy exists in the store. No client is enabled and no invitation
+    /// is open that was not so before.
     #[test]
     fn all_copies_together_lose_nothing_and_let_nobody_in(
         acts in proptest::collection::vec(act(), 1..40),

@@ -1,4 +1,4 @@
-//! What must hold in a fleet, whatever happens.
+//! The rules that must hold in a fleet, whatever happens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,8 +13,8 @@ use super::store::MapStore;
 use crate::keys::{Key, Keys, SessionRecord};
 use crate::link::{Pair, rows_of};
 
-/// A removed client is out at each exit that reaches the store this long after the removal was acknowledged, and a client keeps its
-/// address to itself.
+/// An exit that has reached the store for this long has no session of a client whose removal was acknowledged longer ago, and no
+/// two such exits have sessions older than this with the same address.
 const BOUND: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub(super) struct Checks {
     withdrawn: BTreeSet<TokenDigest>,
     /// Names that a recovery said it could not put back.
     left_out: BTreeSet<String>,
-    /// The store as it was at the revision up to which its events were seen.
+    /// The revision up to which the store's events were seen, and the store's state at that revision.
     seen: i64,
     addresses: BTreeMap<IpAddr, PublicKey>,
     leases: BTreeMap<PublicKey, Vec<IpAddr>>,
@@ -44,7 +44,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// A client was told that it is enrolled.
+    /// Records that a client was told that it is enrolled.
     pub(super) fn acknowledged(&mut self, key: PublicKey, token: Option<TokenDigest>) {
         if let Some(token) = token {
             assert_eq!(*self.told.entry(token).or_insert(key), key, "one token, two keys");
@@ -52,9 +52,10 @@ impl Checks {
         self.enrolled.insert(key);
     }
 
-    /// An invitation is stored. `number`: see [`Self::replaces_invitations`].
+    /// Records that an invitation is stored. `number`: see [`Self::replaces_invitations`].
     pub(super) fn invited(&mut self, token: TokenDigest, name: &str, number: u32) {
-        // Two exits may have invited or enrolled a client of this name at the same time, and one of them has replaced the other's.
+        // Two exits may have invited or enrolled a client of this name at the same time, and one of them has replaced the other's
+        // client or invitation.
         let is_alone = self.replaced.get(name) == Some(&number);
         if !is_alone || self.invited.values().any(|other| other == name) {
             self.withdrawing.insert(token);
@@ -63,8 +64,8 @@ impl Checks {
         self.invited.insert(token, name.to_owned());
     }
 
-    /// Somebody invites or enrols another client of this name, which may withdraw earlier invitations. Returns how often that
-    /// has happened.
+    /// Records that somebody invites or enrols another client of this name, which may withdraw earlier invitations. Returns how
+    /// often this has happened.
     pub(super) fn replaces_invitations(&mut self, name: &str) -> u32 {
         let of_name = self.invited.iter().filter(|(_, other)| *other == name).map(|(token, _)| *token);
         self.withdrawing.extend(of_name);
@@ -92,12 +93,12 @@ impl Checks {
         self.left_out.extend(names);
     }
 
-    /// Open invitations may be lost. The operator is told to make them again.
+    /// Records that open invitations may be lost. The operator is told to make them again.
     pub(super) fn invitations_are_lost(&mut self) {
         self.withdrawing.extend(self.invited.keys());
     }
 
-    /// The store has another history from here on.
+    /// Records that the store has another history from here on.
     pub(super) fn restored(&mut self) {
         (self.seen, self.addresses, self.leases) = (0, BTreeMap::new(), BTreeMap::new());
         // The store may have lost an enrolment before anybody heard of it.
@@ -173,7 +174,7 @@ impl Checks {
         }
     }
 
-    /// Checks what must hold when nothing has gone wrong for a while.
+    /// Checks the rules that must hold when nothing has gone wrong for a while.
     pub(super) fn look_at_the_end(&self, store: &MapStore, keys: &Keys, sites: &[Site]) {
         let rows = rows_of(keys, &store.all_pairs());
         let contents: BTreeMap<RowId, RowChange> =
@@ -205,7 +206,7 @@ impl Checks {
         check_records(store, keys, sites);
     }
 
-    /// Checks that every client is served that should be.
+    /// Checks that every client that should be served is served.
     pub(super) fn everybody_is_online(&self, online: &BTreeSet<PublicKey>) {
         for key in self.enrolled.difference(&self.removing) {
             let is_reported = self.names.get(key).is_some_and(|name| self.left_out.contains(name));
@@ -224,7 +225,7 @@ fn as_written(row: &RowChange) -> RowChange {
     }
 }
 
-/// Each session that is open is recorded, and only those.
+/// Checks that the store has a record of each open session, and no other records.
 fn check_records(store: &MapStore, keys: &Keys, sites: &[Site]) {
     let open: BTreeMap<PublicKey, Vec<String>> = sites.iter().fold(BTreeMap::new(), |mut open, site| {
         for session in site.exit.open.values() {

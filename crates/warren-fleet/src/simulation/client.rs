@@ -15,14 +15,14 @@ pub(super) type At = (usize, u64);
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) key: PublicKey,
-    /// The invitation with which it enrols itself.
+    /// The invitation with which the client enrols itself.
     pub(super) token: Option<InviteToken>,
     pub(super) is_enrolled: bool,
-    /// The connection of its session.
+    /// The connection of the client's session.
     pub(super) at: Option<At>,
-    /// The connection on which it waits for an answer.
+    /// The connection on which the client waits for an answer.
     pub(super) waits: Option<At>,
-    /// The connection of its previous session, and when the client closes it.
+    /// The connection of the client's previous session, and when the client closes this connection.
     pub(super) previous: Option<(At, Instant)>,
     claim: u64,
 }
@@ -57,7 +57,7 @@ impl Client {
         exit.act(now);
     }
 
-    /// A connection is gone.
+    /// Forgets connections that are lost.
     pub(super) fn lost(&mut self, is_lost: impl Fn(At) -> bool) {
         self.at = self.at.filter(|at| !is_lost(*at));
         self.waits = self.waits.filter(|at| !is_lost(*at));

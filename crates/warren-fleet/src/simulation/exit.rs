@@ -14,7 +14,7 @@ use warren_session::message::{Message, MessageDecoder};
 use warren_session::pool::Lease;
 use warren_simulation::Random;
 
-/// What an exit's clients are told.
+/// A message to a client, or the end of its connection.
 #[derive(Debug)]
 pub(super) enum ToClient {
     Said(Box<Message>),
@@ -91,13 +91,13 @@ impl Exit {
         }
     }
 
-    /// The exit is killed, and starts again.
+    /// Kills the exit and starts it again.
     pub(super) fn restart(&mut self, random: &mut Random, now: Instant) {
         let disk = std::mem::take(&mut self.disk);
         *self = Self::start(disk, random, now);
     }
 
-    /// A link connects.
+    /// Handles a new connection of the link.
     pub(super) fn link_connected(&mut self, now: Instant, hello: ExitMessage) {
         self.to_link.clear();
         (self.whole, self.follows, self.store) = (None, false, away());
@@ -189,7 +189,7 @@ impl Exit {
         self.outcomes.push_back((StoreRequestId(id), result));
     }
 
-    /// Carries out what the state machine asks for.
+    /// Carries out the actions of the state machine.
     pub(super) fn act(&mut self, now: Instant) {
         while let Some(action) = self.sessions.poll_action() {
             match action {

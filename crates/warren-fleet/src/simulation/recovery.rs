@@ -1,4 +1,4 @@
-//! `warren fleet recover`, and what a link does when it comes back to a store that was recovered.
+//! `warren fleet recover`, and the replay by a link that comes back to a recovered store.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ pub(super) fn recover(
     Some(brought.left_out)
 }
 
-/// A link adds what only its copy knows. Returns the names that could not be put back.
+/// Lets a link add the changes that only its copy has. Returns the names that could not be put back.
 pub(super) fn replay(
     store: &mut MapStore,
     keys: &Keys,

@@ -22,7 +22,7 @@ use crate::store_history::StoreHistory;
 /// The pause before the next connection to the store.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What a link sends to the store.
+/// A link's message to the store.
 enum ToStore {
     Transaction(Transaction),
     Sessions(SessionBatch, i64),
@@ -35,13 +35,13 @@ pub(super) struct Site {
     pub(super) link: Link,
     /// Until when the path to the store is cut.
     pub(super) cut_until: Option<Instant>,
-    /// Since when the link has used the store without a break, and the store is the right one.
+    /// Since when the link has used the right store without interruption.
     pub(super) used_since: Option<Instant>,
-    /// Until when messages take long.
+    /// Until when messages are slow.
     pub(super) slow_until: Option<Instant>,
     /// When the link notices that the path is cut.
     pub(super) breaks_at: Option<Instant>,
-    /// Names that a recovery could not put back. It reports them to the operator.
+    /// Names that a recovery could not put back. The recovery reports these names to the operator.
     pub(super) left_out: Vec<String>,
     pub(super) disk: Option<Snapshot>,
     to_exit: VecDeque<FleetMessage>,
@@ -103,7 +103,7 @@ impl Site {
         site
     }
 
-    /// The exit and the link connect to each other.
+    /// Connects the exit and the link to each other.
     fn meet(&mut self, now: Instant) {
         self.to_exit.clear();
         self.exit.link_connected(
@@ -119,7 +119,7 @@ impl Site {
         );
     }
 
-    /// The link is killed, and starts with what is on its disk.
+    /// Kills the link, and starts it again with the content of its disk.
     pub(super) fn restart_link(&mut self, store: &mut MapStore, random: &mut Random, now: Instant) {
         self.lose_store(store, random, now);
         self.processes += 1;
@@ -134,7 +134,7 @@ impl Site {
         self.meet(now);
     }
 
-    /// The exit is killed, and starts with what is on its disk.
+    /// Kills the exit, and starts it again with the content of its disk.
     pub(super) fn restart_exit(&mut self, store: &mut MapStore, random: &mut Random, now: Instant) {
         self.exit.restart(random, now);
         self.link.exit_gone();
@@ -154,7 +154,7 @@ impl Site {
         self.seen.is_some()
     }
 
-    /// The connection to the store ends. Some of what is under way arrives.
+    /// Ends the connection to the store. Some of the messages under way still arrive.
     pub(super) fn lose_store(&mut self, store: &mut MapStore, random: &mut Random, now: Instant) {
         for _ in 0..random.below(1 + self.to_store.len() as u64) {
             self.deliver_to_store(store, now);
@@ -258,7 +258,7 @@ impl Site {
         self.lease
     }
 
-    /// Connects, and looks whether the store is the right one.
+    /// Connects, and checks whether the store is the right one.
     fn connect(&mut self, store: &mut MapStore, now: Instant) {
         let position = self.history.position(&self.link);
         let mut live_from = self.history.live_from(&self.link);
@@ -295,7 +295,7 @@ impl Site {
         self.pump();
     }
 
-    /// Reads everything again.
+    /// Makes the link read the whole store again.
     fn start_over(&mut self, now: Instant, why: &str) {
         self.history.must_read_all(&self.link);
         self.break_connection(now, Duration::ZERO);

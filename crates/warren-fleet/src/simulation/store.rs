@@ -1,4 +1,4 @@
-//! A linearizable store in memory, as etcd is: revisions, a history that can be compacted, leases and backups.
+//! A linearizable store in memory, like etcd: revisions, a history that can be compacted, leases and backups.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -40,12 +40,12 @@ impl MapStore {
         Self { revision, cluster, ..Self::default() }
     }
 
-    /// Carries out a transaction. Returns whether everything was as expected.
+    /// Carries out a transaction. Returns whether every key was as expected.
     pub(crate) fn apply(&mut self, transaction: &Transaction) -> bool {
         self.apply_leased(transaction, None)
     }
 
-    /// As [`Self::apply`]. Keys that the function names get the lease.
+    /// As [`Self::apply`]. Keys for which the function returns true are attached to the lease.
     pub(crate) fn apply_leased(&mut self, transaction: &Transaction, lease: Option<Lease<'_>>) -> bool {
         let holds = transaction.expected.iter().all(|(key, expected)| {
             let pair = self.pairs.get(key);
@@ -135,7 +135,7 @@ impl MapStore {
         ended.into_iter().for_each(|lease| self.revoke(lease));
     }
 
-    /// Replaces everything with a backup. A backup contains no history of events. Leases begin again.
+    /// Replaces the content of the store with a backup. A backup contains no history of events. Leases begin again.
     pub(crate) fn restore(&mut self, backup: &Self, cluster: u64, now: Instant) {
         let last_lease = self.last_lease;
         *self = backup.clone();
@@ -144,7 +144,7 @@ impl MapStore {
         self.leases.values_mut().for_each(|ends| *ends = now + LEASE_TIME);
     }
 
-    /// What a link reads before it uses the store.
+    /// Returns the state of the store that a link checks before it uses the store.
     pub(crate) fn find(&self, keys: &Keys, me: &ExitId) -> Found {
         let modified = |key: Key| self.pairs.get(&keys.name(&key)).map_or(0, |(_, modified)| *modified);
         let meta = self.pairs.get(&keys.name(&Key::Meta));
@@ -176,7 +176,7 @@ impl Transact for MapStore {
     }
 }
 
-/// The result of something that only a [`MapStore`] does, which never waits.
+/// Returns the result of a future that uses only a [`MapStore`]. Such a future never waits.
 pub(crate) fn at_once<T>(work: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(work).poll(&mut context) {

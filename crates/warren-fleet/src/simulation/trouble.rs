@@ -1,4 +1,4 @@
-//! What goes wrong, and what operators do.
+//! The faults that occur, and the actions of operators.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(super) enum Trouble {
     Invite,
     Add,
     Remove,
-    /// The path of one exit, or of all, is cut.
+    /// The path to the store is cut for one exit, or for all exits.
     Cut,
     StoreDown,
     Slow,
@@ -21,7 +21,7 @@ pub(super) enum Trouble {
     BackUp,
     /// The store is restored from the latest backup, and recovered after a while.
     Restore,
-    /// A client goes elsewhere.
+    /// A client moves to another exit.
     Move,
 }
 

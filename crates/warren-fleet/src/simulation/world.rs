@@ -25,7 +25,7 @@ pub(super) const EXITS: usize = 3;
 
 const TICK: Duration = Duration::from_millis(50);
 
-/// What an operator waits for.
+/// A request whose outcome an operator waits for.
 pub(super) enum Asked {
     Invitation(InviteToken, String, u32),
     Client(PublicKey, String),
@@ -41,7 +41,7 @@ pub(super) struct World {
     pub(super) keys: Keys,
     random: Random,
     backup: Option<MapStore>,
-    /// Since a restore, until every exit uses the recovered store again.
+    /// Set from a restore until every exit uses the recovered store again.
     is_recovering: bool,
     asked: BTreeMap<(usize, StoreRequestId), Asked>,
     next: u64,
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// The clients hear from their exits.
+    /// Delivers the exits' messages to the clients.
     fn hear(&mut self) {
         for exit in 0..EXITS {
             while let Some((connection, told)) = self.sites[exit].exit.to_clients.pop_front() {
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// A client closes a connection.
+    /// Closes a connection of a client.
     fn close(&mut self, (exit, connection): At) {
         let exit = &mut self.sites[exit].exit;
         exit.sessions.closed(self.now, connection);
@@ -151,7 +151,8 @@ impl World {
                 self.close(previous);
                 continue;
             }
-            // An invitation that only an exit that is away knows as used could be used again, so everybody waits for that exit.
+            // If only an unreachable exit knows that an invitation was used, it could be used again. So all enrolments wait for
+            // that exit.
             let waits = client.waits.is_some() || (self.is_recovering && !client.is_enrolled);
             if !waits && client.at.is_none() && self.random.below(10) == 0 {
                 self.connect(number);
@@ -181,7 +182,7 @@ impl World {
         PublicKey(key)
     }
 
-    /// An operator invites somebody.
+    /// Lets an operator invite a client.
     pub(super) fn invite(&mut self, exit: usize, random: &mut Random) {
         let mut bytes = [0; 16];
         random.fill(&mut bytes);
@@ -203,7 +204,7 @@ impl World {
         }
     }
 
-    /// An operator enrols a client.
+    /// Lets an operator enrol a client.
     pub(super) fn add(&mut self, exit: usize, random: &mut Random) {
         if self.is_recovering {
             return;
@@ -217,12 +218,12 @@ impl World {
         }
     }
 
-    /// An operator removes a client or an open invitation.
+    /// Lets an operator remove a client or an open invitation.
     pub(super) fn remove(&mut self, exit: usize, random: &mut Random) {
         let site = &mut self.sites[exit];
         let mut names: Vec<(bool, String)> =
             site.exit.sessions.registry().rows().filter_map(name_of).collect();
-        // There are fewer open invitations than clients.
+        // There are fewer open invitations than clients, so half of the removals choose an invitation.
         if random.once_in(2) && names.iter().any(|(is_invitation, _)| *is_invitation) {
             names.retain(|(is_invitation, _)| *is_invitation);
         }
@@ -237,7 +238,7 @@ impl World {
         let withdrawn: Vec<_> = withdrawn.collect();
         let Ok((removed, Some(id))) = site.exit.sessions.remove_client(self.now, &name) else { return };
         let key = removed.map(|client| client.public_key);
-        // From here on, they may be gone anywhere.
+        // From here on, the client and the invitations may be gone at any exit.
         self.checks.removal_began(&name, key, &withdrawn);
         for asked in self.asked.values() {
             if let Asked::Client(key, coming) = asked
@@ -254,7 +255,7 @@ impl World {
         self.sites[exit].exit.act(self.now);
     }
 
-    /// Operators hear the outcomes of what they have asked for.
+    /// Handles the outcomes of operators' requests.
     fn judge(&mut self) {
         for exit in 0..EXITS {
             while let Some((id, outcome)) = self.sites[exit].exit.outcomes.pop_front() {
@@ -275,7 +276,7 @@ impl World {
                     let key = self.new_key();
                     self.clients.push(Client::new(key, Some(token)));
                 }
-                // Some are never used.
+                // Some tokens are never used.
                 if self.random.once_in(4) {
                     self.clients.retain(|client| client.token != Some(token));
                 }
@@ -312,7 +313,7 @@ impl World {
         }
     }
 
-    /// etcd stops, and comes back with an old backup. After a while, an operator recovers it.
+    /// Stops etcd, and starts it again with an old backup. After a while, an operator recovers the store.
     pub(super) fn restore(&mut self, random: &mut Random) {
         let Some(backup) = self.backup.take() else { return };
         self.let_copies_age(random);
@@ -335,7 +336,8 @@ impl World {
         self.is_recovering = false;
     }
 
-    /// Cuts exits off one after the other, so that each of their copies has something that the earlier ones lack.
+    /// Cuts exits off one after the other, so that each exit's copy contains changes that the copies of the exits cut off before
+    /// it lack.
     fn let_copies_age(&mut self, random: &mut Random) {
         let first = usize::try_from(random.below(EXITS as u64)).unwrap();
         let order = [first, (first + 1) % EXITS, (first + 2) % EXITS];
@@ -357,7 +359,7 @@ impl World {
 
     fn recover(&mut self, random: &mut Random) {
         if self.sites.iter().any(Site::is_connected) {
-            // Such an exit cannot tell which invitations were withdrawn.
+            // An exit that uses the restored store without noticing this cannot tell which invitations were withdrawn.
             self.checks.invitations_are_lost();
         }
         let first = usize::try_from(random.below(EXITS as u64)).unwrap();
@@ -387,10 +389,10 @@ impl World {
         panic!("an exit does not use the recovered store: {:?}", links.collect::<Vec<_>>());
     }
 
-    /// Ends the trouble, and checks what must hold then.
+    /// Ends the trouble, and checks the rules that must hold afterwards.
     pub(super) fn settle(&mut self) {
         for site in &mut self.sites {
-            // What has not ended yet ends with the next step.
+            // Trouble that has not ended yet ends with the next step.
             let end = |until: Option<Instant>| until.map(|_| self.now);
             (site.cut_until, site.slow_until) = (end(site.cut_until), end(site.slow_until));
         }

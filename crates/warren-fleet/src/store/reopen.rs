@@ -1,4 +1,4 @@
-//! Puts open invitations back that only links' copies have, once all exits have come back after a recovery.
+//! Puts back open invitations that only links' copies have, once all exits have come back after a recovery.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +16,17 @@ use crate::returned::Returned;
 use crate::rows::{Rows, Unseen};
 use crate::transaction::{Draft, Expected, Known, MAX_OPERATIONS, draft};
 
-/// How many times the value is written, if other links write it meanwhile.
+/// Maximum number of attempts to write the value of `rt`, if other links write it meanwhile.
 const ROUNDS: usize = 20;
 
-/// A link's copy that comes back.
+/// The copy of a link that comes back after a recovery.
 pub(crate) struct Copy<'a> {
     pub(crate) me: &'a ExitId,
     pub(crate) position: &'a Position,
     pub(crate) rows: &'a Rows,
 }
 
-/// What has become of the invitations that only copies have.
+/// How many of the invitations that only copies have were put back, and how many still wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reopened {
     pub(crate) reopened: usize,
@@ -34,14 +34,15 @@ pub(crate) struct Reopened {
     pub(crate) waiting: usize,
 }
 
-/// The value, the revision of its latest change, and the exits of the fleet.
+/// The value of `rt`, the revision of its latest change, and the exits of the fleet.
 struct State {
     returned: Returned,
     modified: i64,
     members: BTreeSet<ExitId>,
 }
 
-/// Records that a copy has come back in an epoch. The last one puts the invitations back. `store`: the store's rows.
+/// Records that a copy has come back in an epoch. The last copy to come back puts the invitations back. `store`: the store's
+/// rows.
 ///
 /// # Errors
 /// If the store does not answer, or others change the same values all the time.
@@ -75,7 +76,7 @@ pub(crate) async fn reopen(
         if write(client, keys, &mut state, draft).await? {
             reopened += count;
         } else {
-            // Another link has come back, or the store has one of the invitations.
+            // The write was refused, because another link has come back or the store already has one of the invitations.
             state = read(client, keys).await?;
         }
     }
@@ -88,7 +89,7 @@ async fn read(client: &mut impl Transact, keys: &Keys) -> anyhow::Result<State> 
         if let Some(Key::Member(exit)) = keys.parse(&pair.key) {
             state.members.insert(exit);
         } else {
-            // A damaged value is written anew.
+            // A damaged value is replaced.
             let value = pair.value.as_deref().unwrap_or_default();
             state.returned = serde_json::from_slice(value).unwrap_or_default();
             state.modified = pair.modified;
@@ -111,7 +112,7 @@ async fn write(
     Ok(written.is_some())
 }
 
-/// The next invitations that fit into a transaction, and which ones need not wait any more.
+/// The next invitations that fit into a transaction, and the invitations that need not wait any more.
 fn next_part(keys: &Keys, store: &Rows, returned: &Returned) -> (Draft, BTreeSet<RowId>) {
     let unseen = Unseen::default();
     let known = Known { keys, rows: store, unseen: &unseen, basis: i64::MAX };
@@ -119,7 +120,7 @@ fn next_part(keys: &Keys, store: &Rows, returned: &Returned) -> (Draft, BTreeSet
     let mut done = BTreeSet::new();
     for row in returned.open().take(MAX_OPERATIONS / 2) {
         done.insert(row.id());
-        // Another recovery may have put it back, and somebody may have used it since.
+        // Another recovery may have put the invitation back, and somebody may have used it since.
         if !store.is_there(row.id())
             && let Ok(next) = draft(known, std::slice::from_ref(row), std::slice::from_ref::<RowChange>(row))
         {

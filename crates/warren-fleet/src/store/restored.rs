@@ -128,7 +128,7 @@ async fn apply_and_count(
     groups: Vec<Vec<RowChange>>,
     brought: &mut Brought,
 ) -> anyhow::Result<Vec<Vec<RowChange>>> {
-    // The kinds are found first, because `apply` changes `store`.
+    // The kinds are determined first, because `apply` changes `store`.
     let kinds: Vec<_> = groups.iter().filter_map(|group| kind_of(group, store)).collect();
     let refused = apply(client, keys, store, groups).await?;
     let failed: BTreeSet<RowId> = refused.iter().flatten().map(RowChange::id).collect();
@@ -137,7 +137,7 @@ async fn apply_and_count(
 }
 
 /// Tries rows that conflict with others: first together, because their clients may have exchanged names, and then each without its
-/// lent addresses.
+/// sticky addresses.
 async fn last_attempt(
     client: &mut impl Transact,
     keys: &Keys,
@@ -156,7 +156,7 @@ async fn last_attempt(
     let bare = |group: Vec<RowChange>| -> Vec<RowChange> {
         group.into_iter().map(|row| without_lease(&row).unwrap_or(row)).collect()
     };
-    // A client without its lent addresses gets others when it connects, so it is better than none.
+    // A client without its sticky addresses gets new ones when it connects. So it is stored without them rather than left out.
     left = left.into_iter().map(bare).collect();
     let out = apply_and_count(client, keys, store, left, brought).await?;
     for row in out.iter().flatten() {
@@ -219,7 +219,7 @@ pub(crate) async fn bring_back_roster(
     for _ in 0..ROUNDS {
         let answer = in_words(client.get(key.as_str(), None).await)?;
         let pair = pairs_of(&answer).into_iter().next();
-        // etcd gives a key that does not exist the revision 0.
+        // In etcd's comparisons, a key that does not exist has revision 0.
         let modified = pair.as_ref().map_or(0, |pair| pair.modified);
         let stored = pair.and_then(|pair| SignedRoster::decode(&pair.roster()?).ok());
         let Some(newest) = newer_roster(keys, stored, rosters) else { return Ok(None) };

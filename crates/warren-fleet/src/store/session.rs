@@ -47,7 +47,7 @@ pub(crate) struct Setup {
     pub(crate) revision: Option<i64>,
     /// The rows of that copy. If the store was recovered, the link replays the rows that the store lacks.
     pub(crate) rows: Arc<Rows>,
-    /// The copy's other content, for the same purpose.
+    /// The copy's other content, which is replayed in the same way.
     pub(crate) beside_rows: BesideRows,
     /// The lease that the exit has, or 0.
     pub(crate) lease: Arc<AtomicI64>,
@@ -84,15 +84,15 @@ impl LastAnswer {
 pub(crate) enum FromStore {
     /// The store belongs to the link's fleet and may be used.
     Up { meta: Meta, cluster: u64, revision: i64 },
-    /// All rows of the store.
+    /// All values in the store that the link watches.
     Whole { revision: i64, pairs: Vec<Pair> },
     /// All events of one revision.
     Events { revision: i64, pairs: Vec<Pair> },
     /// The exit has a new lease.
     NewLease,
-    /// Sessions were recorded, or not.
+    /// The outcome of writing sessions' records.
     Sessions { batch: SessionBatch, outcome: Recorded },
-    /// The changes with which the watch should begin are no longer there, so everything must be read again.
+    /// etcd has compacted the changes with which the watch should begin, so everything must be read again.
     Compacted,
     /// The store must not be used.
     Refused { reason: String },
@@ -106,7 +106,7 @@ pub(crate) enum Recorded {
     Stored,
     /// A record differs from the link's knowledge.
     Conflict,
-    /// The lease has ended. The next batch gets a new one.
+    /// The lease has ended. The next batch gets a new lease.
     LeaseEnded,
 }
 
@@ -114,13 +114,13 @@ pub(crate) enum Recorded {
 pub(crate) enum ToStore {
     Transaction(Transaction),
     Sessions(SessionBatch),
-    /// A heartbeat, and its key with the lease.
+    /// A heartbeat, and the key to attach to the lease.
     Heartbeat(Transaction, String),
-    /// The exit has gone, so its records must go as well: give this lease back. 0 if there is no lease.
+    /// Revoke this lease, because the exit has gone and its records must be deleted. 0 if there is no lease.
     EndLease(i64),
 }
 
-/// The result of something that was sent.
+/// The result of a request to the store.
 enum Done {
     Transaction {
         revision: i64,
@@ -177,7 +177,7 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     if is_recovered {
         replay(&mut client, &setup, &meta, &found).await?;
     }
-    // The connection gives its reference up. Otherwise the link would copy all rows at its next change.
+    // The connection drops its reference. Otherwise the link would copy all rows at its next change.
     drop(setup.rows);
     setup.answered.now();
     tell(report, FromStore::Up { meta, cluster: found.cluster, revision: found.revision }).await?;
@@ -279,7 +279,7 @@ struct Connection {
     /// When the member last answered on this connection.
     answered: Instant,
     last_answer: Arc<LastAnswer>,
-    /// A revision that this link has written, and when that was answered.
+    /// A revision that this link has written, and when the store answered that write.
     written: Option<(i64, Instant)>,
     /// The revision up to which the watch has come.
     seen: i64,
@@ -351,7 +351,7 @@ impl Connection {
                 let (expected, then) = (batch.expected.clone(), batch.operations.clone());
                 let transaction = Transaction { expected, then, ..Transaction::default() };
                 self.start(async move {
-                    // The link's position lasts longer than the lease.
+                    // Only the records are attached to the lease. The link's position must outlast it.
                     let is_record = |key: &str| transaction.expected.contains_key(key);
                     let txn = as_txn(&transaction, Some((lease, &is_record)));
                     let outcome = match send(&mut client, txn).await {
@@ -449,7 +449,8 @@ impl Connection {
                 if outcome == Recorded::LeaseEnded {
                     self.forget_lease(lease);
                 }
-                // The report is sent in any case, because the link writes no other batch before it gets this one's outcome.
+                // The report is sent in any case, because the link writes no other batch before it gets the outcome of this
+                // batch.
                 tell(&self.report, FromStore::Sessions { batch, outcome }).await?;
             }
             Done::LeaseEnded { lease } => self.forget_lease(lease),
@@ -500,7 +501,7 @@ impl Connection {
 }
 
 fn has_lease_ended(error: &anyhow::Error) -> bool {
-    // etcd has no separate code for this. Its NotFound also means other things, such as an unknown member.
+    // etcd has no separate code for an ended lease. Its code NotFound also means other things, such as an unknown member.
     format!("{error:#}").contains("requested lease not found")
 }
 

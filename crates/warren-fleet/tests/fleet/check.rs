@@ -1,10 +1,10 @@
 //! Checks a recorded history.
 //!
-//! etcd gives each transaction a revision, which orders all operations. So the checker need not search for an order,
-//! unlike linearizability checkers that know only the answers. It verifies this order: each operation took place between
-//! its question and its answer (`check_order`), did what was answered (`check_answers`), and was allowed in the state
-//! that it met (`State::write`). Together this is linearizability of the whole registry, and not only of each key. Exits
-//! read their own copies, which may be late. For removals, `check_removals` checks how late they are.
+//! etcd gives each transaction a revision, which orders all operations. So the checker need not search for an order, unlike
+//! linearizability checkers that know only the answers. It verifies this order: each operation took place between its request and
+//! its answer (`check_order`), did what was answered (`check_answers`), and was allowed in the store's state at that moment
+//! (`State::write`). Together this is linearizability of the whole registry, and not only of each key. Exits read their own
+//! copies, which may be late. For removals, `check_removals` checks how late they are.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::{Display, Formatter};
@@ -31,7 +31,7 @@ pub(crate) struct Figures {
     /// Operations that were answered as unavailable and have taken place.
     late: usize,
     revisions: usize,
-    /// How long exits took to hear of removals, without those that met a fault.
+    /// How long exits took to learn of removals, not counting removals during a fault.
     removals: Vec<Duration>,
 }
 
@@ -62,7 +62,7 @@ impl Display for Figures {
     }
 }
 
-/// Checks everything.
+/// Checks the whole history of a run.
 ///
 /// # Errors
 /// The first violation.
@@ -97,10 +97,10 @@ struct State {
     /// Facts that outlast even a restore: the key that used each token, and removed keys.
     used: HashMap<String, PublicKey>,
     removed: HashSet<PublicKey>,
-    /// The revisions at which clients came and went in this epoch.
+    /// The revisions at which clients were added and deleted in this epoch.
     came: HashMap<PublicKey, i64>,
     went: HashMap<PublicKey, i64>,
-    /// Every client that ever existed, as it was when it came.
+    /// Every client that ever existed, as it was when it was added.
     ever: HashMap<PublicKey, Client>,
 }
 
@@ -210,7 +210,7 @@ impl State {
     }
 }
 
-/// What exits have asked for.
+/// The changes that exits have asked for.
 struct Tried {
     enrolments: HashSet<PublicKey>,
     removals: HashSet<PublicKey>,
@@ -319,7 +319,7 @@ fn check_order(done: &[Done], state: &State) -> Result<(), String> {
                 "an enrolment took place at {took_place:?}, and was asked for after {known}"
             ));
         }
-        // A client that somebody else has removed already stays removed, whatever the exit has heard of since.
+        // The removal of a client that somebody else has already removed may be answered with an older revision.
         let is_done_before = matches!(done.what, What::Remove { key } if removals.get(&key) != Some(&1));
         if let Outcome::Stored { revision } = done.outcome
             && revision < known
@@ -356,7 +356,7 @@ fn check_removals(run: &Run, epochs: &[Epoch], figures: &mut Figures) -> Result<
         let gone = exit.seen(|seen| seen.gone.clone());
         for done in epochs.iter().flat_map(|epoch| &epoch.done) {
             let (What::Remove { key }, Outcome::Stored { .. }) = (done.what, done.outcome) else { continue };
-            // An exit may never have heard of the client.
+            // An exit may never have learned of the client.
             let Some(&gone) = gone.get(&key) else { continue };
             let due = done.answered + REMOVED_WITHIN;
             let later = allowances.iter().filter(|allowance| {

@@ -61,7 +61,7 @@ impl Secure {
         read.status.success()
     }
 
-    /// Ends all tickets, as time does.
+    /// Ends all tickets, as their expiry would.
     pub(crate) fn end_tickets(&self) {
         let found = self.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/tk/", "--write-out", "json"]);
         let found: serde_json::Value = serde_json::from_str(&found).unwrap();
@@ -136,12 +136,12 @@ fn a_host_may_join_again_with_its_ticket_until_it_has_succeeded_and_another_host
     let ticket = fleet_ok(a, &["ticket", "d"]);
     let join = ["join", ticket.trim()];
     fleet_ok(&at("d"), &join);
-    // As if the store's answer had been lost: the ticket is used, and the host has only what it has drawn before.
+    // The state after a lost answer of the store: the ticket is used, and the host has only its attempt's file.
     let left = || std::fs::read_dir(at("d/config/fleet")).unwrap().count();
     std::fs::remove_file(at("d/config/fleet.toml")).unwrap();
     assert_eq!(left(), 1, "this store has no credentials");
     fleet_ok(&at("d"), &join);
-    // As if setting up the exit had failed after that.
+    // The join is repeated, as after a failure in setting up the exit.
     assert!(fleet_ok(&at("d"), &join).contains("This exit is d"));
     assert!(fleet_fails(&at("e"), &join).contains("used by another host"));
     assert!(!at("e/config/fleet").exists());
@@ -185,12 +185,12 @@ fn a_beginning_that_failed_halfway_is_begun_again_and_a_fleet_that_lives_is_not(
         fleet_fails(directory, &text.split('\n').collect::<Vec<_>>())
     };
     clients(&at("a"), &["anna", "bert"]);
-    // A file where a directory should be: all clients are stored, and fleet.toml cannot be written.
+    // A file has the name of the configuration directory. So all clients are stored, but fleet.toml cannot be written.
     std::fs::write(at("a").join("config"), "").unwrap();
     let refused = fails(&at("a"), "a");
     assert!(refused.contains("run this again"), "{refused}");
     std::fs::remove_file(at("a").join("config")).unwrap();
-    // No other exit completes it.
+    // No other exit can complete the fleet.
     clients(&at("x"), &["xaver"]);
     assert!(fails(&at("x"), "x").contains("has a fleet \"fleet\" already"));
     // Anna was removed meanwhile.
@@ -216,7 +216,7 @@ fn a_fleet_key_that_was_made_by_an_attempt_that_failed_is_used_by_the_next_one()
     };
     sign("roster", &old);
     fleet_ok(a, &["publish", &path("roster")]);
-    // As if an attempt had made the key, and the store had not taken the roster.
+    // The state after an attempt that made the key, but whose roster was not stored.
     sign("other", &new);
     let rotate =
         |from: &str, to: &str| ["rotate-key", "--fleet-key", from, "--new-key", to].map(str::to_owned);
@@ -288,7 +288,7 @@ fn a_store_that_has_lost_everything_is_filled_by_an_exit_and_no_removed_key_come
     for exit in &fleet.exits {
         exit.wait("all is known", |seen| (seen.rows.len() == 2).then_some(()));
     }
-    // The disk has it a second later.
+    // The copy on disk contains this a second later.
     std::thread::sleep(Duration::from_secs(3));
     let backup = fleet.directory.path().join("backup").display().to_string();
     fleet_ok(&a, &["backup", &backup]);
@@ -329,7 +329,7 @@ fn a_roster_that_was_signed_elsewhere_is_published_if_clients_would_follow_it() 
     assert!(fleet_ok(a, &["publish", &roster]).contains("Roster 2 has a, b"));
     assert!(fleet_ok(a, &["publish", &roster]).contains("already"));
     assert!(fleet_fails(a, &["publish", &old]).contains("clients would refuse"));
-    // Another key.
+    // These rosters are signed with another key.
     let forged = path("forged");
     for name in ["a", "b", "c"] {
         sign(&forged, &path("other.key"), name);
@@ -346,7 +346,7 @@ fn the_log_says_once_why_the_store_is_not_used() {
     fleet_ok(&fleet.exits[0].directory, &["remove", "c", "--force"]);
     fleet.exits[2]
         .wait("it learns of it", |seen| matches!(seen.store, Some(StoreLink::Refused { .. })).then_some(()));
-    // The link looks again every two seconds.
+    // The link checks the store again every two seconds.
     std::thread::sleep(Duration::from_secs(7));
     let log = fleet.exits[2].log();
     assert_eq!(log.matches("the store is not used").count(), 1, "{log}");

@@ -30,7 +30,7 @@ fn a_slow_store_delays_an_enrolment_by_at_most_three_seconds_or_says_so() {
             stored += usize::from(matches!(outcome, Outcome::Stored { .. }));
         }
         println!("{slow:?} slower: {stored} of 8 stored, the longest took {longest:?}");
-        // The control: the delay of the path shows in the times.
+        // The control: the requests take at least as long as the delay of the path.
         assert!(longest >= slow && stored >= 6, "{longest:?}");
         // The other exits do not wait.
         let since = Instant::now();
@@ -86,7 +86,7 @@ fn a_store_whose_certificate_has_expired_is_away_and_never_used() {
     assert!(exit.client(key(1)).is_some(), "known clients stay");
     let said = fleet_fails(&exit.directory, &["status"]);
     assert!(said.contains("xpired"), "{said}");
-    // The control: with a valid certificate all goes on.
+    // The control: with a valid certificate, the link works again.
     store.renew(2);
     exit.wait("the store is back", |seen| (seen.store == Some(StoreLink::Reachable)).then_some(()));
     exit.store(&[client("bert", key(2)).into()]);

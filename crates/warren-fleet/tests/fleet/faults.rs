@@ -17,13 +17,13 @@ pub(crate) enum Fault {
     CutToStore,
     CutToExit,
     Cut,
-    /// As [`Self::Cut`], and the store compacts what the link has not seen.
+    /// Like [`Self::Cut`], but the store also compacts the changes that the link has not seen.
     CompactBehind,
     /// The leader hangs for three seconds.
     StopLeader,
     /// The leader is killed and comes back.
     KillLeader,
-    /// The clock that the third exit's link has steps by an hour, and back.
+    /// The clock of the third exit's link steps by an hour, and back.
     StepClock,
     /// The store is replaced by an old backup, and an operator recovers it.
     Restore,
@@ -57,7 +57,8 @@ impl<'a> Faults<'a> {
         Ok(Self { run, ways, epochs: Vec::new(), log, levels: 0 })
     }
 
-    /// Makes each fault once, and goes on until there were enough operations. Returns everything that happened, by epoch.
+    /// Causes each fault at least once, and continues until there were enough operations. Returns everything that happened, by
+    /// epoch.
     #[allow(clippy::readonly_write_lock, reason = "it keeps all others from working")]
     pub(crate) fn disturb(mut self, operations: usize, faults: &[Fault]) -> Result<Vec<Epoch>, Failed> {
         for round in 0.. {
@@ -170,7 +171,7 @@ impl<'a> Faults<'a> {
         for exit in &fleet.exits {
             exit.wait("the backup is noticed", |seen| is_refused(&seen.store).then_some(()));
         }
-        // An operator would take longer. The links save what they have when they notice the backup.
+        // An operator would take longer. The links save their copies when they notice the backup.
         std::thread::sleep(Duration::from_secs(1));
         fleet_ok(&fleet.exits[0].directory, &["recover"]);
         for exit in &fleet.exits {
@@ -184,7 +185,7 @@ impl<'a> Faults<'a> {
         Ok(())
     }
 
-    /// Notes what happened up to now.
+    /// Records what happened up to now.
     fn end_epoch(&mut self, fleet: &Fleet) -> Result<(), Failed> {
         // Requests that were given up may still be on their way.
         std::thread::sleep(Duration::from_millis(2_600));

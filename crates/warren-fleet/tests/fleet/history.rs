@@ -17,7 +17,7 @@ pub(crate) struct Epoch {
     pub(crate) log: StoreLog,
 }
 
-/// How long a removal may take to reach an exit, if it is acknowledged within some time.
+/// How long a removal may take to reach an exit, if the removal is acknowledged within a certain period.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     /// `None` for all exits.
@@ -41,7 +41,7 @@ pub(crate) struct Run {
 pub(crate) enum Failed {
     /// The history could not be made, so it shows nothing.
     Unmade(String),
-    /// The checker has found this.
+    /// The checker has found this violation.
     Found(String),
 }
 
@@ -84,8 +84,7 @@ impl Drop for Ending<'_> {
 }
 
 impl Run {
-    /// Waits until every exit has all that was stored, and fails if that takes too long. No operation may begin
-    /// meanwhile.
+    /// Waits until every exit has all stored rows, and fails if that takes too long. No operation may begin meanwhile.
     pub(crate) fn level(fleet: &Fleet, number: usize) -> Result<(), Failed> {
         let last = number_key(50_000_000 + number);
         let since = Instant::now();
@@ -160,7 +159,7 @@ fn the_checker_finds_planted_bugs() {
     }
 }
 
-/// Maximum number of histories until a bug is found. Whether a transaction holds late is a matter of chance.
+/// Maximum number of histories until a bug is found. Whether a transaction succeeds late is a matter of chance.
 const TRIES: usize = 8;
 
 /// What the checker finds in a history with a bug.

@@ -61,11 +61,11 @@ fn a_join_that_was_killed_before_it_used_a_ticket_that_has_ended_is_no_obstacle_
         steps.iter().all(|(exit, _)| !fleet.opens(exit)).then_some(())
     });
     for ((exit, step), ticket) in steps.iter().zip(&ended) {
-        // The same exit, whose certificate opens the store again, or another one.
+        // The next ticket is for the same exit, whose certificate opens the store again, or for another exit.
         let name = if *step == "configuration pending" { format!("c{exit}") } else { exit.clone() };
         let other = fleet.ticket(&name);
         if *step == "attempt kept" {
-            // The void ticket itself undoes what it has begun.
+            // A join with the void ticket undoes what the earlier join with it has begun.
             assert!(
                 fleet_fails(&at(exit), &["join", ticket.trim()]).contains("used by another host"),
                 "{step}"
@@ -109,7 +109,7 @@ fn a_join_that_was_interrupted_and_another_fleet_keep_out_of_each_others_way() {
     fleet_dies(&d, "configuration pending", &join);
     let begun = ["fleet", "fleet.toml.joining"];
 
-    // Another fleet is not begun.
+    // No other fleet can be begun on this host.
     let clients = d.join("clients.toml");
     std::fs::write(&clients, "client = []\n").unwrap();
     let (urls, clients) = (fleet.store.urls(), clients.display().to_string());
@@ -120,7 +120,7 @@ fn a_join_that_was_interrupted_and_another_fleet_keep_out_of_each_others_way() {
     assert_eq!(names(&d.join("config")), begun);
     assert_eq!(fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/other/", "--keys-only"]).trim(), "");
 
-    // An operator has set up another fleet by hand, and the ticket is not used for this one.
+    // An operator has set up another fleet by hand. The join does not use the ticket.
     let other = std::fs::read_to_string(d.join("config/fleet.toml.joining")).unwrap();
     let other = other.replace("fleet = \"fleet\"", "fleet = \"other\"");
     std::fs::write(d.join("config/fleet.toml"), &other).unwrap();
@@ -130,7 +130,7 @@ fn a_join_that_was_interrupted_and_another_fleet_keep_out_of_each_others_way() {
     let status = fleet_ok(&a, &["status"]);
     assert!(status.contains("d     has a ticket, and has not joined"), "{status}");
 
-    // The control: without it, the ticket is still good.
+    // The control: without that file, the ticket is still valid.
     std::fs::remove_file(d.join("config/fleet.toml")).unwrap();
     assert!(fleet_ok(&d, &join).contains("This exit is d "));
 }

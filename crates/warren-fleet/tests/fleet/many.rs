@@ -49,7 +49,7 @@ fn figures_of_a_hundred_thousand_clients() {
     println!("{CLIENTS} clients stored in {:?}", since.elapsed());
     fleet.exits.iter().for_each(|exit| all(exit, CLIENTS));
 
-    // Behind a compaction.
+    // A link that is behind a compaction.
     ways.set(CUT);
     fleet.exits[2]
         .wait("the store is away", |seen| matches!(seen.store, Some(StoreLink::Away { .. })).then_some(()));
@@ -68,14 +68,14 @@ fn figures_of_a_hundred_thousand_clients() {
     let each = (memory(&fleet.exits[2]) - empty) / CLIENTS;
     println!("memory of a link: {} MiB, {each} bytes a client", memory(&fleet.exits[2]) >> 20);
 
-    // Idle.
+    // Idle exits.
     std::thread::sleep(Duration::from_secs(3));
     let (revision, since) = (fleet.store.revision(), Instant::now());
     std::thread::sleep(Duration::from_secs(20));
     let writes = f64::from(i32::try_from(fleet.store.revision() - revision).unwrap());
     println!("idle: {:.2} writes a second for each exit", writes / since.elapsed().as_secs_f64() / 3.0);
 
-    // From the disk, while the store is away.
+    // A link that starts with its copy on disk, while the store is unreachable.
     fleet.exits[2].stop_link("TERM");
     ways.set(CUT);
     fleet.exits[2].seen(|seen| (seen.wholes, seen.rows) = (0, Default::default()));

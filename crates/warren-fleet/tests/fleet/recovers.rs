@@ -10,14 +10,14 @@ use crate::support::exit::{Exit, key};
 use crate::support::{fleet_fails, fleet_ok, wait_for};
 use crate::{Fleet, client, invitation, removal, three_exits, token};
 
-/// How long the links and the users' sweep need to act on a recovery.
+/// How long the links and the periodic removal of users need to react to a recovery.
 const A_WHILE: Duration = Duration::from_secs(5);
 
 fn is_refused(store: Option<&StoreLink>) -> bool {
     matches!(store, Some(StoreLink::Refused { .. }))
 }
 
-/// Restores a backup of etcd. These exits notice it, and their links save what they have.
+/// Restores a backup of etcd. Waits until these exits notice this and their links have saved their copies.
 fn restore(fleet: &mut Fleet, backup: &std::path::Path, exits: &[usize]) {
     fleet.store.restore(backup);
     for index in exits {
@@ -101,7 +101,7 @@ fn an_exit_that_is_not_in_the_backup_does_not_join_by_itself() {
     let fourth = Exit::further(&fleet.exits[0], &fleet.directory.path().join("d"), "d", &[]).ready();
     fleet.exits.push(fourth);
     fleet.exits[3].stop_link("TERM");
-    // Removes it as an earlier release did, without a trace.
+    // Removes the exit as an earlier release did, without a trace.
     fleet.store.etcdctl_ok(&["del", "/warren/fleet/mb/d"]);
     fleet.exits[0].store(&[client("anna", key(1)).into()]);
     std::thread::sleep(Duration::from_secs(2));
@@ -144,7 +144,7 @@ fn a_recovery_with_a_copy_that_lags_loses_nothing_that_another_exit_knows() {
     fleet.exits[0].store(&[invitation("gast", 1, None).into()]);
     fleet.exits[1].wait("all is known", |seen| (seen.rows.len() == 4).then_some(()));
     let backup = fleet.store.back_up();
-    // The exit knows something that the backup lacks, and then falls behind.
+    // The exit has a change that the backup lacks, and then falls behind.
     fleet.exits[0].store(&[client("eva", key(5)).into()]);
     std::thread::sleep(Duration::from_secs(3));
     fleet.exits[0].stop_link("TERM");
@@ -204,7 +204,7 @@ fn a_store_that_was_not_restored_is_left_alone_and_never_set_back() {
     a.store(&[disabled.clone().into(), renamed.into()]);
     a.store(&removal("carl", key(3)));
     a.store(&[invitation("neu", 1, None).into()]);
-    // The disk has it a second later.
+    // The copy on disk contains this a second later.
     std::thread::sleep(Duration::from_secs(3));
     let rows = || {
         let all = ["cl", "in", "rv"]
@@ -227,7 +227,7 @@ fn a_store_that_was_not_restored_is_left_alone_and_never_set_back() {
     for exit in &fleet.exits {
         wait_until_reachable(exit);
     }
-    // The control: what was lost by mistake comes back.
+    // The control: rows that were lost by mistake come back.
     let dora = key(4).to_string().replace('+', "-").replace('/', "_");
     for name in [format!("cl/{}", dora.trim_end_matches('=')), "na/dora".to_owned()] {
         assert_eq!(fleet.store.etcdctl_ok(&["del", &format!("/warren/fleet/{name}")]).trim(), "1");

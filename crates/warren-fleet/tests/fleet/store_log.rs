@@ -24,11 +24,11 @@ const FLEET: &str = "/warren/fleet/";
 /// A key that only this log writes.
 const MARK: &str = "/warren/log";
 
-/// Messages of a log may be large.
+/// Maximum size of a message from etcd. The messages of a log may be large.
 const MOST_BYTES: usize = 256 << 20;
 
 impl StoreLog {
-    /// Begins with what the store has now.
+    /// Begins a log with the present content of the store.
     pub(crate) fn begin(store: &Store) -> Result<Self, String> {
         in_time(async {
             let client = Client::connect(store.members(), None).await?;
@@ -40,7 +40,7 @@ impl StoreLog {
         })
     }
 
-    /// Adds what was written since. Returns the revision up to which the log goes now.
+    /// Adds the writes since the previous call. Returns the revision up to which the log goes now.
     pub(crate) fn read(&mut self, store: &Store) -> Result<i64, String> {
         in_time(async {
             let mut client = Client::connect(store.members(), None).await?;

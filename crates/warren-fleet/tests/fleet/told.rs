@@ -1,4 +1,4 @@
-//! What an exit is told while its link starts again, loses its lease, or finds something in the store that it cannot read.
+//! What an exit is told while its link restarts, loses its lease, or finds something in the store that it cannot read.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn a_drain_and_a_roster_that_came_while_the_link_was_down_reach_the_exit() {
     fleet.exits[2].wait("it is drained", |seen| {
         (seen.drain == Some(true) && seen.roster.as_deref() == Some(b"one")).then_some(())
     });
-    // The disk has them by then.
+    // By then, the copy on disk contains them.
     std::thread::sleep(Duration::from_millis(1_500));
     fleet.exits[2].seen(|seen| seen.order.clear());
     let told = |exit: &Exit| {
@@ -55,7 +55,7 @@ fn a_drain_and_a_roster_that_came_while_the_link_was_down_reach_the_exit() {
         if command.is_none() {
             assert!(told(&fleet.exits[2]).iter().all(|on| *on), "the restart has ended the drain");
         }
-        // The disk has that by then.
+        // By then, the copy on disk contains this state.
         std::thread::sleep(Duration::from_millis(1_500));
     }
     // The control: nobody drains this exit.
@@ -137,7 +137,7 @@ fn in_an_idle_fleet_nobody_is_behind_and_an_exit_that_does_not_apply_a_change_is
         });
     };
     nobody_is_behind(&fleet);
-    // Heartbeats go on, so the store's revision grows.
+    // Heartbeats continue, so the store's revision grows.
     let revision = fleet.store.revision();
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(12) {
@@ -153,7 +153,7 @@ fn in_an_idle_fleet_nobody_is_behind_and_an_exit_that_does_not_apply_a_change_is
     std::thread::sleep(Duration::from_secs(3));
     nobody_is_behind(&fleet);
 
-    // The control: an exit that applies no more changes, while its link goes on.
+    // The control: an exit that applies no more changes, while its link continues.
     fleet.exits[2].hang(true);
     fleet.exits[0].store(&[client("bert", key(2)).into()]);
     std::thread::sleep(Duration::from_secs(5));
@@ -180,7 +180,7 @@ fn a_value_that_cannot_be_read_holds_up_nothing_else() {
     for exit in &fleet.exits {
         exit.wait("all are known", |seen| (seen.rows.len() == 3).then_some(()));
     }
-    // The disk has them by then.
+    // By then, the copy on disk contains them.
     std::thread::sleep(Duration::from_millis(1_500));
     let bad = number_key(500);
     fleet.store.etcdctl_ok(&["put", &name("se", bad), r#"{"exit":"b","nonce":"AA==","claim":"x"}"#]);

@@ -1,4 +1,4 @@
-//! What the exits ask for: invitations, enrolments and removals, all of them for the same few names, addresses and tokens.
+//! The requests of the exits: invitations, enrolments and removals, all of them for the same few names, addresses and tokens.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use super::history::Run;
 use super::support::exit::{Exit, Seen};
 use super::{client, invitation, number_key, removal};
 
-/// Tokens that all exits want at a time.
+/// Number of tokens for which all exits compete at a time.
 const WANTED: usize = 60;
 
-/// Tokens of one request.
+/// Number of tokens in one request.
 const INVITED_AT_ONCE: usize = 30;
 
 /// An operation that has ended.
@@ -35,7 +35,7 @@ pub(crate) enum What {
 }
 
 pub(crate) struct Workload {
-    /// Threads at each exit.
+    /// Number of threads at each exit.
     pub(crate) workers: usize,
     invited: AtomicUsize,
     keys: AtomicUsize,
@@ -53,7 +53,7 @@ impl Workload {
         }
     }
 
-    /// Asks an exit for one thing after the other until the run is over.
+    /// Sends one request after the other to an exit until the run is over.
     pub(crate) fn work(&self, run: &Run, exit: usize, number: usize) {
         let mut dice = Dice { state: u64::try_from(number).unwrap() + 1, invites: number == 0 };
         loop {
@@ -72,7 +72,7 @@ impl Workload {
             run.done.lock().unwrap().push(done);
             drop(fleet);
             if is_away {
-                // While the store is away, refusals come at once and test little.
+                // While the store is unreachable, refusals come at once and test little.
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
@@ -102,7 +102,7 @@ impl Workload {
             if enrolled.is_empty() {
                 return None;
             }
-            // Somebody else may remove the same one.
+            // Another thread may remove the same client.
             let at = dice.roll(enrolled.len());
             let (name, key) = enrolled[at].clone();
             if !seen.rows.contains_key(&RowId::Client(key)) {
@@ -122,7 +122,7 @@ impl Workload {
                 return Some(self.enrol(token, dice));
             }
         }
-        // Few invitations are open. Only one thread makes more. Otherwise all threads would.
+        // Few invitations are open. Only one thread makes more, because otherwise all threads would do so at once.
         if !dice.invites {
             return None;
         }

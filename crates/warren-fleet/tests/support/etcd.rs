@@ -27,7 +27,7 @@ impl Store {
         Self::with(false)
     }
 
-    /// Three members that want certificates of their clients.
+    /// Three members that require client certificates.
     pub(crate) fn start_secure() -> Self {
         Self::with(true)
     }
@@ -241,7 +241,8 @@ fn restoring() -> Command {
     own.filter(|program| program.exists()).map_or_else(etcdctl, Command::new)
 }
 
-/// A program of the directory that `WARREN_ETCD` names, of this machine, or of a package that scripts/setup has unpacked.
+/// The path of a program: in the directory that `WARREN_ETCD` names, on this machine, or in a package that scripts/setup has
+/// unpacked.
 fn program(name: &str, package: &str) -> PathBuf {
     if let Some(directory) = std::env::var_os("WARREN_ETCD") {
         return Path::new(&directory).join(name);

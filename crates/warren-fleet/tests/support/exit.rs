@@ -1,4 +1,4 @@
-//! A stand-in for an exit: it has only the exit's end of the link.
+//! A stand-in for an exit, which implements only the exit's end of the link.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub(crate) struct Seen {
     pub(crate) answered: Option<Instant>,
     /// Whether the exit has stopped reporting what it has applied.
     hangs: bool,
-    /// When the exit has lost a client.
+    /// When the exit lost each client.
     pub(crate) gone: HashMap<PublicKey, Instant>,
     /// Everything in order, for tests of the order.
     pub(crate) order: Vec<FleetMessage>,
@@ -92,7 +92,7 @@ impl Seen {
         put(&mut self.rows, row);
     }
 
-    /// Takes a whole copy.
+    /// Applies a whole copy.
     fn replace(&mut self, rows: BTreeMap<RowId, RowChange>) {
         let gone = self.rows.iter().filter(|(id, _)| !rows.contains_key(*id));
         let keys: Vec<_> = gone
@@ -129,7 +129,7 @@ impl Exit {
         Self::start(directory, name)
     }
 
-    /// As [`Self::further`], with ways to the store that can be cut.
+    /// As [`Self::further`], with paths to the store that can be cut.
     pub(crate) fn behind(first: &Self, directory: &Path, name: &str, members: &[String]) -> (Self, Ways) {
         let ways = Ways::to(members);
         let ticket = fleet_ok(&first.directory, &["ticket", name]);
@@ -147,7 +147,7 @@ impl Exit {
         std::fs::read_to_string(self.directory.join(format!("link{}.log", self.log))).unwrap()
     }
 
-    /// An exit whose `fleet.toml` is there.
+    /// Starts an exit whose `fleet.toml` already exists.
     pub(crate) fn start(directory: &Path, name: &str) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let (to_link, messages) = mpsc::unbounded_channel();
@@ -188,7 +188,7 @@ impl Exit {
         self.link = Some(link);
     }
 
-    /// The number of the link's process.
+    /// The ID of the link's process.
     pub(crate) fn process(&self) -> u32 {
         self.link.as_ref().unwrap().id()
     }
@@ -204,7 +204,7 @@ impl Exit {
         look(&mut self.seen.lock().unwrap())
     }
 
-    /// Makes the exit stop saying what it has applied, or say it again.
+    /// Makes the exit stop reporting what it has applied, or report it again.
     pub(crate) fn hang(&self, hangs: bool) {
         self.seen(|seen| seen.hangs = hangs);
     }
@@ -241,7 +241,7 @@ impl Exit {
         self.propose(|_| Some(rows)).unwrap()
     }
 
-    /// Sends a request that depends on the rows as they are, if there is one to send.
+    /// Sends a request that depends on the current rows. `None` if the closure returns no rows.
     pub(crate) fn propose(
         &self,
         make: impl FnOnce(&mut Seen) -> Option<Vec<RowChange>>,
@@ -252,7 +252,7 @@ impl Exit {
             let rows = make(seen)?;
             seen.answers.insert(id, sender);
             seen.proposed.insert(id, rows.clone());
-            // Sent while the lock is held, so that changes that are applied later are also reported later.
+            // The request is sent while the lock is held, so that changes that are applied later are also reported later.
             self.say(ExitMessage::Request { id, rows });
             Some(())
         })?;
@@ -265,7 +265,7 @@ impl Exit {
         self.send(rows).recv_timeout(Duration::from_secs(3)).expect("no answer within 3 s").0
     }
 
-    /// Makes a request, and repeats it if the store is away or rows have changed meanwhile.
+    /// Makes a request, and repeats it if the store is unreachable or rows have changed meanwhile.
     #[track_caller]
     pub(crate) fn store(&self, rows: &[RowChange]) -> i64 {
         let since = Instant::now();

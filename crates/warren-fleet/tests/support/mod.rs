@@ -10,13 +10,14 @@ use std::process::{Command, Output};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many tests have etcd processes at once. They wait most of the time, and more of them would slow each other's disk down.
+/// Maximum number of tests that run etcd processes at once. Such tests mostly wait, and more of them would slow down each other's
+/// disk writes.
 const AT_ONCE: usize = 2;
-/// How many tests have etcd processes now.
+/// Number of tests that run etcd processes now.
 static TAKEN: Mutex<usize> = Mutex::new(0);
 static IS_FREE: Condvar = Condvar::new();
 
-/// The right to have etcd processes, until it is dropped. Threads of the test may share it.
+/// The right to run etcd processes. It ends when this value is dropped. Threads of the test may share it.
 pub(crate) struct Turn(());
 
 pub(crate) fn my_turn() -> Turn {
@@ -85,7 +86,7 @@ pub(crate) fn directories(directory: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Waits for something. The wait is long only if the test fails.
+/// Waits until `check` returns a value. The wait is long only if the test fails.
 pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut check: impl FnMut() -> Option<T>) -> T {
     let since = Instant::now();
     loop {

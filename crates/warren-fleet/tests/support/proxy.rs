@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Proxies for all members of a store. Dropping it ends them.
+/// Proxies for all members of a store. Dropping this value ends the proxies.
 #[derive(Debug)]
 pub(crate) struct Ways {
     pub(crate) urls: Vec<String>,
@@ -17,7 +17,7 @@ pub(crate) struct Ways {
 struct State {
     is_over: AtomicBool,
     cut: AtomicU8,
-    /// In milliseconds, each way.
+    /// The delay of each direction in milliseconds.
     delay: AtomicU64,
 }
 
@@ -49,7 +49,7 @@ impl Ways {
         self.state.cut.store(cut, Ordering::SeqCst);
     }
 
-    /// Makes an operation take this much longer: half of it on each way.
+    /// Makes an operation take this much longer, with half of the delay in each direction.
     pub(crate) fn slow(&self, operation: Duration) {
         let half = u64::try_from(operation.as_millis()).unwrap() / 2;
         self.state.delay.store(half, Ordering::SeqCst);
@@ -77,7 +77,7 @@ fn accept(listener: &TcpListener, target: &str, state: &Arc<State>) {
     }
 }
 
-/// Carries bytes one way. While that way is cut, they wait, as they do while packets are lost.
+/// Carries bytes in one direction. While that direction is cut, the bytes wait, as on a path that loses all packets.
 fn carry(mut from: TcpStream, mut to: TcpStream, state: &State, direction: u8) {
     let mut bytes = [0; 16 * 1024];
     loop {

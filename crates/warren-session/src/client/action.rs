@@ -11,11 +11,12 @@ use crate::message::Roster;
 /// How a connection ended, if the client did not close it itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
-    /// The exit closed it with a code of [`Goodbye`]. Before [`super::ClientSession::connected`] nothing proves that the exit
-    /// sent it, so the connection counts as lost.
+    /// The exit closed the connection with a code of [`Goodbye`]. Before [`super::ClientSession::connected`], nothing proves that
+    /// the exit sent the code, so the connection counts as lost.
     Goodbye(Goodbye),
-    /// The connection timed out, was reset, failed its handshake, or closed with an unknown code. The text describes it. A wrong
-    /// exit key and a missing common ALPN count too, since anybody on the path can forge them. The client retries.
+    /// The connection timed out, was reset, failed its handshake, or closed with an unknown code. The text describes the failure.
+    /// A wrong exit key and a missing common ALPN are also reported this way, because anybody on the path can forge them. The
+    /// client retries.
     Lost(String),
 }
 
@@ -38,14 +39,14 @@ pub enum ClientAction {
     Close {
         /// The connection's number in the session.
         index: u32,
-        /// The reason. Its code is the QUIC application close code.
+        /// The reason, whose code is the QUIC application close code.
         reason: Goodbye,
     },
     /// A session is open: configure the host accordingly. Precedes the session's first [`Self::Attach`].
     Welcome(Box<SessionGrant>),
-    /// The exit has changed the resolvers or routes of the session: make the host follow. The session continues.
+    /// The exit has changed the resolvers or routes of the session: apply the change to the host. The session continues.
     Changed(Box<SessionGrant>),
-    /// The exit has said on this connection which keys it serves, the newest first. It may say the same on other
+    /// The exit has announced on this connection which keys it serves, the newest first. It may announce the same keys on other
     /// connections of the session.
     ExitKeys {
         /// The connection's number in the session.
@@ -53,16 +54,16 @@ pub enum ClientAction {
         /// At least one key, without duplicates.
         keys: Vec<PublicKey>,
     },
-    /// The exit has sent its fleet's roster on this connection, or only the load of the fleet's exits. Nothing has been checked
-    /// yet: [`FollowedFleet`](crate::roster::FollowedFleet) does that. Other connections of the session may bring the same.
+    /// The exit has sent its fleet's roster on this connection, or only the load of the fleet's exits. The content is unchecked;
+    /// [`FollowedFleet`](crate::roster::FollowedFleet) checks it. Other connections of the session may deliver the same content.
     Roster {
         /// The connection's number in the session.
         index: u32,
-        /// The roster and how busy exits are. The roster may be empty.
+        /// The roster and the load of the exits. The roster may be empty.
         roster: Box<Roster>,
     },
-    /// The exit is being taken out of service, and asks the client to move to another. The session continues until the exit ends
-    /// it. Each connection may bring this action.
+    /// The exit is being taken out of service, and asks the client to move to another exit. The session continues until the exit
+    /// ends it. This action may come once per connection.
     AskedToLeave,
     /// Traffic may flow on the connection.
     Attach {
@@ -83,7 +84,7 @@ pub enum ClientAction {
     },
     /// The session is over for good.
     Stopped {
-        /// Why.
+        /// Why the session is over.
         reason: Stop,
     },
 }
@@ -116,7 +117,7 @@ pub enum ClientState {
     Connecting,
     /// Traffic flows.
     Up {
-        /// Number of connections that carry it, at least 1.
+        /// Number of connections that carry traffic, at least 1.
         attached: u32,
     },
     /// No connection carries traffic; the client keeps trying.

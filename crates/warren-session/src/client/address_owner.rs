@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The owner of an address.
+/// Who already uses an address, as seen from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressOwner {
     /// This host, on a device other than the tunnel's.
@@ -13,13 +13,13 @@ pub enum AddressOwner {
     Exit,
     /// Another exit of the profile. This exit's network may use the address for something else.
     KnownExit,
-    /// A resolver that this host asks outside the tunnel. It may belong to another tunnel, and have the inner address
-    /// that exits usually have.
+    /// A resolver that this host asks outside the tunnel. The resolver may belong to another tunnel, and its address may be the
+    /// inner address that exits usually have.
     Resolver,
 }
 
 impl AddressOwner {
-    /// Whether the address also clashes with the exit's own inner address.
+    /// Whether the exit's inner address must also differ from an address of this owner.
     pub(super) fn is_beside_the_exit(self) -> bool {
         matches!(self, Self::Host | Self::Gateway | Self::Exit)
     }

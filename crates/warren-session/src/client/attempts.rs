@@ -114,7 +114,8 @@ impl ClientSession {
         }
     }
 
-    /// Makes connection 0 reconnect at once, even if it was waiting for its back-off. Call it when no connection is left.
+    /// If the lost connection was stable, makes connection 0 reconnect at once, even if it was waiting for its back-off. Call it
+    /// when no connection is left.
     pub(super) fn wake_first(&mut self, now: Instant, was_stable: bool) {
         let Some(first) = self.link_mut(0) else { return };
         if was_stable && !first.is_connection() {

@@ -11,8 +11,9 @@ pub(super) const SHORTEST: Duration = Duration::from_millis(250);
 /// Longest time from the start of one attempt to the start of the next.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
 
-/// Longest time that an attempt may take. QUIC resends its first packet after 1, 3, 6, 8 s and so on. Once a path works again, the
-/// client finds it within two or three seconds, as long as attempts last as long as waits.
+/// Longest time that an attempt may take. QUIC resends its first packet after 1, 3, 6, 8 s and so on. During the first two minutes
+/// of an outage, each attempt lasts until the next one begins. So the client notices within two or three seconds that a path works
+/// again.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(15);
 
 /// Largest deviation from the wait, in percent. It keeps the clients of one exit from reconnecting all at once.
@@ -53,8 +54,8 @@ mod tests {
         }
     }
 
-    /// The figures of scorecard rows F6 and L8: a client tries an exit at most 40 times in ten minutes of outage. If the exit is
-    /// back after two minutes, the client finds it at once.
+    /// The limits of rows F6 and L8 of the reliability scorecard (docs/torture.md): a client tries an exit at most 40 times in
+    /// ten minutes of outage. If the exit is back after two minutes, the client finds it at once.
     #[test]
     fn ten_minutes_of_outage_take_at_most_forty_attempts_and_two_minutes_leave_no_gap() {
         for random in [0, u16::MAX / 2, u16::MAX] {

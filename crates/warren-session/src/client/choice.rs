@@ -1,13 +1,13 @@
 //! Chooses among the exits of a fleet, by round-trip time, weight and load.
 //!
-//! Exits that are about as near as the nearest one share the clients at random, each in proportion to its weight and its
-//! free capacity. A client's knowledge of loads may be hours old, and clients that lose an exit at the same moment all
-//! know the same loads. So a lower load only makes an exit more likely. If the load alone decided, all of these clients
-//! would move to one exit.
+//! Exits that are about as near as the nearest one share the clients at random, each in proportion to its weight and its free
+//! capacity. A client's knowledge of loads may be hours old, and clients that lose an exit at the same moment all know the same
+//! loads. So a lower load only makes an exit more likely to be chosen. If the load alone decided, all of these clients would move
+//! to one exit.
 //!
-//! The client's place in this draw is its [`Lot`], which follows from its inner address. The lots of neighbouring
-//! addresses are spread evenly. A thousand clients therefore share three exits almost exactly, while random numbers would
-//! often give one exit a tenth too many.
+//! The client's place in this draw is its [`Lot`], which is computed from its inner address. The lots of neighbouring addresses
+//! are spread evenly. A thousand clients therefore share three exits almost exactly, while random numbers would often give one
+//! exit 10 % more than its share.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 /// Round-trip times that differ by less than this are treated as equal, because a busy host alone can cause such a difference.
 const NOISE: Duration = Duration::from_millis(2);
 
-/// A load that leaves no room, in thousandths.
+/// The load of a full exit, in thousandths.
 const FULL: u32 = 1_000;
 
-/// A client's chance: its place on a line of 2^64 points that the exits share.
+/// A client's place on a line of 2^64 points. The exits divide the line among themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Lot(u64);
@@ -32,9 +32,9 @@ pub struct Candidate {
     pub round_trip: Option<Duration>,
     /// The exit's load in thousandths, if it is known.
     pub load: Option<u32>,
-    /// The share of clients that it is to get.
+    /// The exit's intended share of the clients, relative to the weights of the other exits.
     pub weight: u32,
-    /// Whether the exit sends its clients away.
+    /// Whether the exit is draining and sends its clients to other exits.
     pub is_draining: bool,
 }
 
@@ -56,7 +56,7 @@ pub fn is_worth_moving(current: Duration, other: Duration) -> bool {
     other.as_nanos() * 5 <= current.as_nanos() * 4 && current.saturating_sub(other) >= NOISE
 }
 
-/// The best of the exits that are left.
+/// Draws the next exit from those that are left, and returns its place.
 fn choose(left: &[(usize, Candidate)], lot: &mut Lot) -> Option<usize> {
     // Exits that accept clients come first, then those that have answered.
     let class = |candidate: &Candidate| (candidate.is_draining, candidate.round_trip.is_none());
@@ -106,8 +106,8 @@ impl Lot {
         Self(number)
     }
 
-    /// Draws one of several places, each with a probability in proportion to its part. The rest of the lot
-    /// decides the next draw.
+    /// Draws one of several places, each with a probability in proportion to its part. The remainder of the lot decides the next
+    /// draw.
     fn draw(&mut self, parts: &[(usize, u64)]) -> Option<usize> {
         let total: u64 = parts.iter().map(|(_, part)| part).sum();
         let mut point = u128::from(self.0) * u128::from(total);
@@ -117,8 +117,8 @@ impl Lot {
                 // Stretches the lot's place within this part to the whole line. The clients that drew this exit then spread evenly
                 // in the next draw.
                 let rest = u64::try_from(point / u128::from(*part)).unwrap_or_default();
-                // Stretching leaves fewer distinct points, so a hash fills the low bits. Otherwise the lots of a long list would
-                // all end at one point.
+                // Stretching leaves fewer distinct points, so a hash fills the low bits. Without the hash, all lots would end at
+                // one point after many draws.
                 self.0 = rest ^ (mixed(rest) >> 24);
                 return Some(*place);
             }

@@ -18,13 +18,13 @@ pub struct ClientConfig {
     /// Whether this client can go to another exit. The operator of this exit sees that before draining it.
     pub has_other_exit: bool,
     /// 16 random bytes, which stay the same as long as the client process lives. From them, an exit can tell whether a client has
-    /// moved or another machine uses the same key. Without them, the session draws its own.
+    /// moved or another machine uses the same key. If unset, the session draws a nonce of its own.
     pub nonce: Option<[u8; 16]>,
-    /// The session's number among those of this client process, higher than that of every earlier one. With it, the exits of
-    /// a fleet agree on which of two sessions counts.
+    /// The number of this session. It is higher than the numbers of all earlier sessions of this client process. With this
+    /// number, the exits of a fleet agree on which of two sessions counts.
     pub claim: u64,
-    /// Whether the client can open a session at another exit while this one continues. If so, a draining exit's message does not
-    /// end the session. Instead, the caller gets [`ClientAction::AskedToLeave`](super::ClientAction::AskedToLeave).
+    /// Whether the client can open a session at another exit while this session continues. If so, a draining exit's message does
+    /// not end the session. Instead, the caller gets [`ClientAction::AskedToLeave`](super::ClientAction::AskedToLeave).
     pub moves_without_gap: bool,
     /// The fleet that the client follows, and the serial of the newest roster that it has.
     pub fleet: Option<(FleetName, u64)>,

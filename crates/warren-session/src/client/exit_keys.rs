@@ -1,6 +1,6 @@
 //! The keys that a client accepts for one exit: those that its profile pins, and those that the exit has announced since.
 //!
-//! An exit names its keys in a session, so a key that the client accepts already vouches for each new one. The client accepts the
+//! An exit names its keys in a session, so a key that the client already accepts vouches for each new one. The client accepts the
 //! new key **beside** the old ones. Only a session that the new key has opened can retire an older one. A retired key is never
 //! accepted again.
 
@@ -34,7 +34,7 @@ const MOST_RETIRED: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExitKeys {
-    /// The keys that the profile pins. Learnt keys count only as long as these stay the same.
+    /// The keys that the profile pins. Learnt keys count only as long as the pinned keys stay the same.
     pinned: Vec<PublicKey>,
     /// In the order in which they were learnt.
     learnt: Vec<LearntKey>,
@@ -109,7 +109,7 @@ impl ExitKeys {
             self.learnt.retain(|learnt| learnt.key != withdrawn);
             news.push(KeyNews::Withdrawn(withdrawn));
         }
-        // This comes before learning a new key, because retiring a key may make room for it.
+        // Keys are retired before new keys are learnt, because retiring a key may make room for a new one.
         if keys.contains(&by) {
             self.older_than(by).into_iter().filter(|old| !keys.contains(old)).for_each(|old| {
                 self.retire(old);
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_session_that_outlives_two_rotations_leaves_no_key_behind() {
         let mut keys = rotated();
-        // Opened with the first key, and still open.
+        // The session was opened with the first key and is still open.
         assert_eq!(keys.told(&[NEXT, NEW], OLD), [Learnt(NEXT)]);
         assert_eq!(keys.told(&[NEXT], NEXT), [Proven(NEXT), Retired(OLD), Retired(NEW)]);
         assert_eq!(keys.accepted(), [NEXT]);

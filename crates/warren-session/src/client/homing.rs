@@ -31,7 +31,8 @@ impl Homing {
     /// Records that the client now uses the exit at this position in the profile.
     pub fn uses(&mut self, now: Instant, exit: usize) {
         if exit == 0 {
-            // This is a return only if the client was at another exit. `ask_at` is set exactly while it is at another exit.
+            // Using the first exit is a return only if the client was at another exit. `ask_at` is set exactly while the client
+            // is at another exit.
             self.returned = self.ask_at.take().map(|_| now);
             return;
         }

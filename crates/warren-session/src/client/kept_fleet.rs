@@ -19,10 +19,10 @@ pub struct KeptFleet {
     pub roster: FollowedFleet,
     /// The keys that the profile pinned for the exit that gave the client the fleet's key.
     pub vouched_by: Vec<PublicKey>,
-    /// The latest round-trip times in microseconds, by the exits' names.
+    /// The latest round-trip times in microseconds, keyed by the exits' names.
     #[serde(default)]
     pub round_trips: BTreeMap<String, u32>,
-    /// The client's lot, once it has had an address.
+    /// The client's lot. Unset until the client has had an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lot: Option<Lot>,
 }

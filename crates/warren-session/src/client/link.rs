@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::message::MessageDecoder;
 
 /// How long a connection or session must last for its loss to begin a new outage. The loss of a shorter one continues the previous
-/// outage. So the client pauses before it retries an exit that accepts and drops at once.
+/// outage. So the client pauses before it retries an exit that accepts a connection and drops it at once.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// Whether a connection or session that began at `since` has lasted long enough to count as stable.
@@ -27,16 +27,16 @@ pub(super) struct Link {
 /// The state of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Idle: the session is not open, or connection 0 reconnects for all.
+    /// Idle, because the session is not open, or because only connection 0 reconnects.
     #[default]
     Parked,
     /// The next attempt begins at this time.
     Waiting { at: Instant },
     /// The QUIC handshake runs.
     Connecting { deadline: Instant },
-    /// `Hello` was sent, `Welcome` is due.
+    /// The client has sent `Hello` and waits for `Welcome`.
     Hello { deadline: Instant },
-    /// `Attach` was sent, `Attached` is due.
+    /// The client has sent `Attach` and waits for `Attached`.
     Attaching { deadline: Instant },
     /// Traffic flows.
     Attached { since: Instant },

@@ -1,7 +1,7 @@
 //! A client's moves to other exits of its fleet, without I/O: when the new session takes over, and which of the two sessions ends.
 //!
-//! The caller owns the sessions. It reports what it sees of them ([`Watched`]), and asks for the next [`Step`] after each event,
-//! and when [`Moves::due`] has come. Each session has its own proof that it carries packets: the answer to an echo.
+//! The caller owns the sessions. It reports its observations ([`Watched`]), and asks for the next [`Step`] after each event and
+//! at the time [`Moves::due`]. The answer to an echo through a session proves that the session carries packets.
 
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,14 @@ const TRY_FOR: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The old session is kept for this long even if no flow uses it: a program may be silent for a while.
 const KEPT_FOR: Duration = Duration::from_secs(30);
-/// The old session is kept no longer than this. Its exit may end it earlier.
+/// The old session is kept no longer than this. The old exit may end the session earlier.
 const LONGEST: Duration = Duration::from_secs(600);
 /// The old session is lost if none of its connections is answered for this long, while the other session is answered.
 const LOST_AFTER: Duration = Duration::from_secs(5);
 /// Delay before another attempt to leave an exit.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// After a move, no move to a better exit begins within this time. After a failed move, none to the same exit does.
+/// After a move, no move to a better exit begins within this time. After a failed move, no move to the same exit begins within
+/// this time.
 const PAUSE: Duration = Duration::from_secs(600);
 
 /// One of the client's sessions.
@@ -68,9 +69,9 @@ pub enum Step {
 /// The consequence of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switched {
-    /// Flows that began before finish at the old exit.
+    /// Flows that began before the switch finish at the old exit.
     Leaving,
-    /// The new session has other addresses. It could not be proven before, and is on trial.
+    /// The new session has other addresses, so it could not be proven before the switch. It is on trial.
     Trying,
 }
 
@@ -78,9 +79,9 @@ pub enum Switched {
 #[derive(Debug, Default)]
 pub struct Moves {
     under_way: Option<Move>,
-    /// When to look for another exit, because the one in use sends its clients away.
+    /// When to look for another exit, because the exit in use sends its clients to other exits.
     leave_at: Option<Instant>,
-    /// Until when no move for a better exit begins.
+    /// Until this time, no move to a better exit begins.
     rests_until: Option<Instant>,
     /// An exit that did not grant a session, and a time. Until that time, the client moves there only if the exit in use asks for a
     /// move.
@@ -92,7 +93,7 @@ pub struct Moves {
 #[derive(Debug)]
 struct Move {
     stage: Stage,
-    /// The place of the new exit.
+    /// The new exit's place in the caller's list of exits.
     place: usize,
     /// Whether the exit in use has asked for the move.
     is_asked: bool,
@@ -126,9 +127,9 @@ enum Proof {
 }
 
 impl Moves {
-    /// Records that the exit in use sends its clients to other exits of the fleet. The client looks for one after a `pause`,
-    /// because many clients leave at once and should not all reach the other exits in the same moment. Returns whether the
-    /// request is new.
+    /// Records that the exit in use sends its clients to other exits of the fleet. The client looks for another exit after a
+    /// `pause`, because many clients leave at once and should not all reach the other exits at the same moment. Returns whether
+    /// the request is new.
     pub fn asked_to_leave(&mut self, now: Instant, pause: Duration) -> bool {
         if let Some(moved) = self.under_way.as_mut().filter(|moved| moved.is_building()) {
             // The client is leaving already. If the move fails, it tries again.
@@ -196,7 +197,7 @@ impl Moves {
         }
     }
 
-    /// Records that an echo through a session could not be sent. That says nothing about the session.
+    /// Records that an echo through a session could not be sent. Such a failure says nothing about the session.
     pub fn unanswered(&mut self, now: Instant, which: Which) {
         *self.proof(which) = Proof::Missing;
         if let Some(moved) = &mut self.under_way {
@@ -294,7 +295,7 @@ impl Moves {
         }
     }
 
-    /// When [`Self::next`] may have something new.
+    /// When [`Self::next`] must be called again, unless an event happens first.
     pub fn due(&self) -> Option<Instant> {
         let Some(moved) = &self.under_way else { return self.leave_at };
         let other_connections = || moved.attached.map(|attached| attached + ATTACH_WITHIN);
@@ -324,8 +325,9 @@ impl Move {
         matches!(self.stage, Stage::Building { .. })
     }
 
-    /// Whether the next step belongs to this move. If not, the client may look for an exit to leave for. It proves one new session
-    /// at a time, but a move whose flows are only finishing is no obstacle.
+    /// Whether the next step belongs to this move. If `leaves` is true, it is time to look for another exit, because the exit in
+    /// use asked for that. In that case, a move that only waits for old flows to finish has no step. A move that still has to
+    /// prove its session keeps its step.
     fn has_step(&self, leaves: bool) -> bool {
         !leaves || !matches!(self.stage, Stage::Leaving { .. })
     }
@@ -341,8 +343,8 @@ impl Move {
         let late = (now >= until).then_some(Step::GiveUp("nothing came back through it"));
         let (true, Some(keeps_addresses)) = (beside.is_up, self.keeps_addresses) else { return late };
         let attached = *self.attached.get_or_insert(now);
-        // If the session in use is lost, the other one needs no proof. But a session in use that has come back before the other one
-        // is up does not count as lost.
+        // If the session in use is lost, the new session needs no proof. A session in use that was lost does not count as lost if
+        // it comes back before the new session is up.
         let is_lost = !in_use.is_up && !is_planted(Bug::LostWithoutSuccessor);
         if is_lost || is_planted(Bug::UnprovenSwitch) {
             return Some(Step::Switch);
@@ -389,7 +391,7 @@ impl Move {
     }
 }
 
-/// The next step while flows that began before finish at the old exit.
+/// The next step while flows that began before the switch finish at the old exit.
 fn leave(
     now: Instant,
     since: Instant,
@@ -397,12 +399,12 @@ fn leave(
     flows_at_old: impl FnOnce() -> usize,
 ) -> Option<Step> {
     let age = now.saturating_duration_since(since);
-    // If the other session is not answered either, the network may be at fault, and ending the old session would not help.
+    // If the session in use is not answered either, the network may be at fault, and ending the old session would not help.
     let is_other_answered = in_use.is_up && in_use.silent_since.is_none();
     let is_dead = |silent: Instant| now.saturating_duration_since(silent) >= LOST_AFTER;
     if is_other_answered && beside.silent_since.is_some_and(is_dead) && !is_planted(Bug::DeadPathKept) {
-        // If the old session ends now, its flows go to the other exit, which resets them. Otherwise they would wait for packets
-        // that never come.
+        // If the old session ends now, its flows go to the new exit, which resets them. Otherwise the flows would wait for
+        // packets that never come.
         return Some(Step::End("it no longer answers"));
     }
     if is_planted(Bug::LeftSessionKept) {

@@ -10,7 +10,7 @@ pub const STAGGER: Duration = Duration::from_millis(250);
 /// The waiting and the running candidates.
 #[derive(Debug)]
 pub struct Race<Candidate> {
-    /// In order, each with its earliest start. A candidate starts earlier only if nothing else runs.
+    /// Sorted by earliest start. A candidate starts before this time only if no other attempt runs.
     waiting: VecDeque<(Instant, Candidate)>,
     running: Vec<Candidate>,
     known: Vec<Candidate>,

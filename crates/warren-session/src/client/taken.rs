@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use super::{AddressOwner, SessionGrant, WelcomeError};
 
-/// The addresses that have an owner.
+/// The addresses in use on the client's side, each with its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TakenAddresses(BTreeMap<IpAddr, AddressOwner>);
 

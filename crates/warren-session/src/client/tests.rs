@@ -130,7 +130,7 @@ fn when_all_are_lost_it_says_down_and_connection_zero_tries_for_all() {
     let downs: Vec<_> = actions.iter().filter(|action| matches!(action, Action::Down { .. })).collect();
     assert!(matches!(downs[..], [Action::Down { reason, goodbye: None }] if reason == "gone"), "{actions:?}");
     assert!(matches!(client.session.state(), ClientState::Down { .. }));
-    // The running attempts fail as well. From then on there is one at a time.
+    // The running attempts fail as well. From then on, one attempt runs at a time.
     client.lose(2);
     client.lose(0);
     for _ in 0..40 {
@@ -360,7 +360,7 @@ fn every_session_of_a_client_process_has_its_nonce() {
         hello.nonce
     };
     assert_eq!(nonce_of(Some([9; 16]), 1), nonce_of(Some([9; 16]), 2));
-    // The control: without a configured nonce, each session draws its own.
+    // The control: without a configured nonce, each session draws its own nonce.
     assert_ne!(nonce_of(None, 1), nonce_of(None, 2));
 }
 

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long one connection may be silent before it gets another port, if others are answered. The port changes again after each
-/// such time.
+/// How long one connection may be silent before it gets another port, if others are answered, and the least time until its port
+/// changes again.
 const REBIND_AFTER: Duration = Duration::from_millis(500);
 const REBIND_EVERY: Duration = Duration::from_secs(4);
 
-/// How long all connections may be silent before the client probes other paths as well. It probes again after each such time.
+/// How long all connections may be silent before the client probes other paths as well, and the interval of further probes.
 const SCOUT_AFTER: Duration = Duration::from_millis(200);
 const SCOUT_EVERY: Duration = Duration::from_secs(3);
 
@@ -63,7 +63,7 @@ impl Vigil {
         match answers {
             true => *connection = None,
             false => {
-                // A repeated report does not restart the time.
+                // A repeated report does not restart the measured silence.
                 connection.get_or_insert(Silent { since: now, rebound: None });
             }
         }

@@ -122,7 +122,7 @@ impl SessionGrant {
         })
     }
 
-    /// Returns this grant with the lists of an `Update`. They are checked like those of a `Welcome`.
+    /// Returns this grant with the lists of an `Update`. The lists are checked like those of a `Welcome`.
     pub(super) fn updated(&self, message: &message::Update) -> Result<Self, WelcomeError> {
         let Lists { dns, routes, exit_keys } =
             Lists::parse(&message.dns, &message.routes, &message.exit_keys)?;

@@ -1,4 +1,4 @@
-//! Changes of one client: what an operator may ask for, and the one place that applies it.
+//! The changes of one client that an operator may ask for, and the code that applies them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -36,7 +36,7 @@ pub struct ClientSettings {
     pub ipv6: Option<AddressChoice<Ipv6Addr>>,
     /// The networks behind the client that it may ask for.
     pub prefixes: Option<Vec<IpNet>>,
-    /// The most that the client may send, and receive, in a second.
+    /// The client's rate limit, for each direction.
     #[serde(default)]
     pub rate_limit: Option<RateChoice>,
     /// The key that replaces the current one once the client connects with it.
@@ -66,7 +66,7 @@ impl RateChoice {
     }
 }
 
-/// An address that is always the client's, or one that the exit gives it.
+/// Whether a client's address is fixed, or comes from the exit's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AddressChoice<Address> {
@@ -91,7 +91,7 @@ impl ClientSettings {
         self.public_key.filter(|_| self.allow_removed)
     }
 
-    /// Changes a registry's entry.
+    /// Applies the settings to a registry's entry.
     fn apply(&self, client: &mut Client) {
         if let Some(choice) = self.ipv4 {
             client.ipv4 = choice.fixed();

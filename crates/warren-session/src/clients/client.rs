@@ -26,7 +26,7 @@ pub const MAX_CLIENTS: usize = 131_072;
 pub struct Client {
     /// Unique name, `[a-z0-9][a-z0-9._-]{0,62}`.
     pub name: String,
-    /// Unique key, which the TLS handshake must prove, or WireGuard's.
+    /// Unique key. The TLS handshake must prove it. A WireGuard client has its WireGuard public key here.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
     /// Set for a client that connects with WireGuard, until it has a next key and connects with that key.
@@ -59,7 +59,7 @@ pub struct Client {
     /// Whether the exit refuses the client even though it is enrolled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
-    /// The exit's newest key, if the client has connected to it while the exit also had an older one.
+    /// The exit's newest key, if the client has connected to that key while the exit also had an older key.
     #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
     pub exit_key: Option<PublicKey>,
     /// When the client was enrolled.
@@ -111,7 +111,7 @@ impl Client {
         self.wireguard.as_ref().filter(|_| !self.disabled)
     }
 
-    /// Whether the operator has changed the static addresses, the prefixes or the way to connect since `before`.
+    /// Whether the static addresses, the prefixes or the WireGuard settings differ from those of `before`.
     pub(crate) fn is_chosen_anew(&self, before: &Self) -> bool {
         let is_same = before.static_lease() == self.static_lease() && before.prefixes == self.prefixes;
         !is_same || before.wireguard != self.wireguard

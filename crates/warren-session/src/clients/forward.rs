@@ -10,7 +10,7 @@ use thiserror::Error;
 pub const MAX_FORWARDS: usize = 64;
 
 /// Maximum number of an exit's ports that are forwarded to a different port number of their client. The firewall's rules name
-/// each of them.
+/// each of these ports.
 pub const MAX_MOVED_PORTS: usize = 4_096;
 
 /// A protocol with ports that can be forwarded.
@@ -40,7 +40,7 @@ pub struct PortRange {
     last: u16,
 }
 
-/// A text is not a port or a range of ports.
+/// The error for a text that is not a port or a range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("write a port such as tcp/8443, or a range such as udp/6881-6889")]
 pub struct InvalidPortRange;
@@ -92,7 +92,7 @@ impl FromStr for PortRange {
     }
 }
 
-/// A port's number as people write it.
+/// Parses a port number as people write it.
 fn port(text: &str) -> Result<u16, InvalidPortRange> {
     // `parse` alone would also take `+80`.
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -117,7 +117,7 @@ pub struct Forward {
     to: u16,
 }
 
-/// A text is not a forward, or its target ends above the highest port.
+/// The error for a text that is not a forward, or whose target ends above the highest port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("write a forward such as \"tcp/8443\" or \"tcp/8443 to 443\"; the client's ports end at 65535")]
 pub struct InvalidForward;

@@ -16,16 +16,16 @@ use crate::planted::{Bug, is_planted};
 pub struct Invitation {
     /// The name that the client will have.
     pub name: String,
-    /// The hash of its token.
+    /// The hash of the invitation's token.
     pub token_sha256: TokenDigest,
-    /// When it expires.
+    /// When the invitation expires.
     #[serde(with = "timestamp")]
     pub expires: SystemTime,
     /// The key that was enrolled with the invitation. This key may ask again, because the reply may have been lost.
     #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
     pub used_by: Option<PublicKey>,
-    /// The key of the WireGuard client that this invitation turns into a Warren client. If set, no other client is enrolled. The
-    /// registry sets it.
+    /// The key of the WireGuard client that this invitation turns into a Warren client. If set, the invitation enrols no other
+    /// client. The registry sets this field.
     #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
     pub upgrades: Option<PublicKey>,
 }

@@ -27,7 +27,7 @@ impl Invitations {
         }
     }
 
-    /// Sets or deletes the invitation of a token. Returns the one that was there.
+    /// Sets or deletes the invitation of a token. Returns the previous one.
     pub(super) fn put(&mut self, token: TokenDigest, invitation: Option<Invitation>) -> Option<Invitation> {
         let before = self.by_token.remove(&token);
         if let Some(before) = &before {
@@ -64,7 +64,7 @@ impl Invitations {
         self.by_token.iter()
     }
 
-    /// The unused invitations whose names come after one, sorted by name.
+    /// The unused invitations whose names come after `name`, sorted by name.
     pub(super) fn unused_after(&self, name: &str) -> impl Iterator<Item = &Invitation> {
         let from = (name.to_owned(), TokenDigest::LOWEST);
         let after = self.unused.range(from..).skip_while(move |(other, _)| other == name);
@@ -73,7 +73,7 @@ impl Invitations {
 
     /// The tokens of a name's unused invitations.
     pub(super) fn unused_of(&self, name: &str) -> Vec<TokenDigest> {
-        // The set is sorted by name, then by token. This is the first place that the name can have.
+        // The set is sorted by name, then by token. The range starts at the lowest entry that the name can have.
         let from = (name.to_owned(), TokenDigest::LOWEST);
         self.unused.range(from..).take_while(|(other, _)| other == name).map(|(_, token)| *token).collect()
     }

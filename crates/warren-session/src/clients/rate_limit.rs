@@ -13,7 +13,7 @@ use thiserror::Error;
 #[serde(try_from = "String", into = "String")]
 pub struct RateLimit(u64);
 
-/// The text is not a rate limit.
+/// The error for a text that is not a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("write a rate such as 50mbit: a whole number of kbit, mbit or gbit a second, 64kbit to 1000gbit")]
 pub struct InvalidRateLimit;

@@ -26,7 +26,7 @@ use crate::pool::Lease;
 
 /// The enrolled clients of one exit. Serde reads and writes it in the format of `clients.toml`.
 ///
-/// Each address belongs to one client at most, as a static or as a sticky one.
+/// Each address belongs to at most one client, as a static or as a sticky address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ClientsFile", into = "ClientsFile")]
 pub struct ClientRegistry {
@@ -81,8 +81,8 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If its name, key, static addresses or prefixes are invalid or belong to another client, or if its key was removed. In that
-    /// case nothing changes.
+    /// If the client's name, key, static addresses or prefixes are invalid or belong to another client, or if its key was
+    /// removed. In that case nothing changes.
     pub fn add(&mut self, client: Client) -> Result<(), RegistryError> {
         self.check(&client)?;
         self.withdraw(&client.name, Some(client.public_key));
@@ -138,7 +138,7 @@ impl ClientRegistry {
         }
     }
 
-    /// Allows a removed key to be enrolled again. Returns whether it was a removed key.
+    /// Allows a removed key to be enrolled again. Returns whether the key was a removed key.
     pub fn allow(&mut self, key: PublicKey) -> bool {
         self.removed.has(key) && self.set_removed(key, None).is_some()
     }
@@ -148,17 +148,19 @@ impl ClientRegistry {
         self.removed.has(key)
     }
 
-    /// The removed keys after one, in the order of keys; all if `after` is `None`. This is how to read them in pages.
+    /// The removed keys above `after` in ascending order, or all removed keys if `after` is `None`. Used to read the keys in
+    /// pages.
     pub fn removed_after(&self, after: Option<PublicKey>) -> impl Iterator<Item = &RemovedKey> {
         self.removed.after(after)
     }
 
-    /// Adds an invitation. It replaces an open one of the same name. Invitations that have expired by `now` are deleted. With the
-    /// name of a WireGuard client, it turns that client into a Warren client, even if the client has another name by then.
+    /// Adds an invitation, which replaces an open invitation of the same name. Deletes the invitations that have expired by
+    /// `now`. An invitation with the name of a WireGuard client turns that client into a Warren client, even if the client is
+    /// renamed before the invitation is used.
     ///
     /// # Errors
     ///
-    /// If its name is invalid or belongs to a Warren client. In that case nothing changes.
+    /// If the invitation's name is invalid or belongs to a Warren client. In that case nothing changes.
     pub fn invite(&mut self, invitation: Invitation, now: SystemTime) -> Result<(), RegistryError> {
         let name = || invitation.name.clone();
         if !is_valid_name(&invitation.name) {
@@ -177,7 +179,8 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Deletes the open invitation of a name, unless it upgrades the client with the key `but`. Returns whether there was one.
+    /// Deletes the open invitation of a name, unless it upgrades the client with the key `but`. Returns whether an invitation was
+    /// deleted.
     fn withdraw(&mut self, name: &str, but: Option<PublicKey>) -> bool {
         let mut open = self.invitations.unused_of(name);
         let is_kept = |token: &TokenDigest| {
@@ -207,7 +210,8 @@ impl ClientRegistry {
         if let Some(old) = invitation.upgrades {
             return self.upgrade(old, key, invitation);
         }
-        // Meanwhile, another client may have been renamed to this name, and the key may have been enrolled or removed.
+        // Since the invitation was issued, another client may have been renamed to this name, and the key may have been enrolled
+        // or removed.
         self.add(Client::new(invitation.name.clone(), key, now)).ok()?;
         let name = invitation.name.clone();
         self.set_invitation(digest, Some(Invitation { used_by: Some(key), ..invitation }));
@@ -216,7 +220,7 @@ impl ClientRegistry {
 
     /// Gives a WireGuard client a Warren key as its next key. The client connects with that key from then on.
     fn upgrade(&mut self, old: PublicKey, key: PublicKey, invitation: Invitation) -> Option<Redeemed> {
-        // By now, the client may be gone or upgraded in another way.
+        // Since the invitation was issued, the client may have been removed, or upgraded in another way.
         let client = self.by_key(old).filter(|client| client.wireguard.is_some())?.clone();
         let name = client.name.clone();
         self.replace(Client { next_public_key: Some(key), ..client }).ok()?;
@@ -241,7 +245,7 @@ impl ClientRegistry {
         self.open_after("", now).collect()
     }
 
-    /// The open invitations whose names come after one, sorted by name. This is how to read them in pages.
+    /// The open invitations whose names come after `name`, sorted by name. Used to read the invitations in pages.
     pub fn open_after(&self, name: &str, now: SystemTime) -> impl Iterator<Item = &Invitation> {
         self.invitations.unused_after(name).filter(move |invitation| invitation.is_open(now))
     }
@@ -263,7 +267,7 @@ impl ClientRegistry {
         if !is_valid_name(new) {
             return Err(RegistryError::BadName { name: new.to_owned() });
         }
-        // A client may be renamed to the name that it has.
+        // A client may be renamed to its current name.
         if self.by_name(new).is_some_and(|holder| holder.public_key != client.public_key) {
             return Err(RegistryError::NameTaken { name: new.to_owned() });
         }
@@ -309,8 +313,8 @@ impl ClientRegistry {
         // The next key is always a Warren key, so a WireGuard client becomes a Warren client here.
         let renewed = Client { public_key: next, next_public_key: None, wireguard: None, ..client };
         self.set_client(next, Some(renewed));
-        // A later removal of the client also deletes the invitation that it used. It looks for that invitation by the client's
-        // current key.
+        // A later removal of the client also deletes the invitation that it used. The removal finds the invitation by the
+        // client's current key.
         for token in self.invitations.used_by(key) {
             let used = self.invitations.get(&token).cloned();
             self.set_invitation(token, used.map(|used| Invitation { used_by: Some(next), ..used }));
@@ -331,8 +335,8 @@ impl ClientRegistry {
         self.clients.after(None, "")
     }
 
-    /// The clients after a name, sorted by name, if their names contain `part`; all if `after` is `None` and `part` empty. This
-    /// is how to read and search them in pages.
+    /// The clients whose names come after `after` and contain `part`, sorted by name. Returns all clients if `after` is `None`
+    /// and `part` is empty. Used to read and search the clients in pages.
     pub fn page(&self, after: Option<&str>, part: &str) -> impl Iterator<Item = &Client> {
         self.clients.after(after, part)
     }
@@ -360,7 +364,7 @@ impl ClientRegistry {
     /// Records the client's lease from the pool. Returns whether it changed.
     pub(crate) fn record_lease(&mut self, key: PublicKey, lease: Lease) -> bool {
         let Some(client) = self.by_key(key) else { return false };
-        // Where the operator set a static address, there is no sticky one.
+        // A client with a static address has no sticky address of the same family.
         let leased_ipv4 = lease.ipv4.filter(|_| client.ipv4.is_none());
         let leased_ipv6 = lease.ipv6.filter(|_| client.ipv6.is_none());
         let changes = client.sticky_lease() != Lease { ipv4: leased_ipv4, ipv6: leased_ipv6 };
@@ -371,7 +375,7 @@ impl ClientRegistry {
         changes
     }
 
-    /// Records with which of the exit's keys a client has connected. Returns whether the key is a new one.
+    /// Records to which of the exit's keys a client has connected. Returns whether it differs from the recorded key.
     pub(crate) fn record_exit_key(&mut self, key: PublicKey, exit_key: PublicKey) -> bool {
         let client = self.by_key(key).filter(|client| client.exit_key != Some(exit_key)).cloned();
         let is_news = client.is_some();
@@ -386,8 +390,8 @@ impl ClientRegistry {
         self.clients.set_seen(key, when)
     }
 
-    /// Enters a client. No other client has its name, keys, static addresses or prefixes. A static address wins over a sticky
-    /// one, and of two sticky ones the later one wins.
+    /// Adds a client whose name, keys, static addresses and prefixes belong to no other client. If two clients have the same
+    /// address, a static address wins over a sticky one, and the sticky address of the added client wins over another sticky one.
     fn place(&mut self, mut client: Client) {
         let key = client.public_key;
         client.leased_ipv4 = client.leased_ipv4.filter(|_| client.ipv4.is_none());

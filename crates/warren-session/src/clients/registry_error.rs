@@ -33,7 +33,7 @@ pub enum RegistryError {
     KeyTaken {
         /// The client that was to be added.
         name: String,
-        /// The key that both would have.
+        /// The key that both clients would have.
         key: PublicKey,
         /// The client that has the key.
         holder: String,
@@ -49,7 +49,7 @@ pub enum RegistryError {
         name: String,
         /// The key.
         key: PublicKey,
-        /// The client that had it.
+        /// The client that had the key.
         holder: String,
         /// The command that makes a key of this kind.
         maker: KeyMaker,
@@ -69,7 +69,7 @@ pub enum RegistryError {
         name: String,
         /// The address that both clients would have.
         address: IpAddr,
-        /// The client that has it.
+        /// The client that has the address.
         holder: String,
     },
     /// A prefix has host bits set.
@@ -97,7 +97,7 @@ pub enum RegistryError {
     PrefixTaken {
         /// The client that was to be added.
         name: String,
-        /// Its prefix.
+        /// The prefix of the client that was to be added.
         prefix: IpNet,
         /// The prefix that overlaps.
         other: IpNet,
@@ -113,7 +113,7 @@ pub enum RegistryError {
         name: String,
         /// The refused prefix.
         prefix: IpNet,
-        /// The special-purpose network that it overlaps.
+        /// The special-purpose network that the prefix overlaps.
         reserved: IpNet,
         /// The kind of that network's addresses.
         what: &'static str,
@@ -141,9 +141,9 @@ pub enum RegistryError {
         "client {name:?} cannot have {ports}: {other} leads to {holder:?}; choose other ports of the exit"
     )]
     PortsTaken {
-        /// The client that was to have them.
-        name: String,
         /// The client that was to have the ports.
+        name: String,
+        /// The ports that were to be forwarded.
         ports: PortRange,
         /// The ports of the existing forward.
         other: PortRange,
@@ -177,7 +177,7 @@ pub enum RegistryError {
     TooManyMovedPorts {
         /// The client.
         name: String,
-        /// How many ports the exit would have to rename.
+        /// How many ports would be forwarded to a different port number.
         count: usize,
     },
     /// The client has no forward of these ports.
@@ -190,7 +190,7 @@ pub enum RegistryError {
         /// The ports asked for.
         ports: PortRange,
     },
-    /// The exit has its largest number of clients.
+    /// The exit already has the maximum number of clients.
     #[error(
         "the exit already has {} clients, the most that are possible; remove unused ones, or set up another exit",
         super::client::MAX_CLIENTS

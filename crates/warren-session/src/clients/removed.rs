@@ -65,7 +65,7 @@ impl RemovedKeys {
         self.0.values()
     }
 
-    /// The removed keys after one, in the order of keys.
+    /// The removed keys above `key` in ascending order, or all removed keys if `key` is `None`.
     pub(super) fn after(&self, key: Option<PublicKey>) -> impl Iterator<Item = &RemovedKey> {
         let from = key.map_or(Bound::Unbounded, Bound::Excluded);
         self.0.range((from, Bound::Unbounded)).map(|(_, removed)| removed)

@@ -1,4 +1,4 @@
-//! A row of the registry, which is how a store keeps it.
+//! Rows of the registry. A store keeps the registry as rows.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub enum RowChange {
     },
     /// An invitation.
     Invitation {
-        /// The hash of its token.
+        /// The hash of the invitation's token.
         token: TokenDigest,
         /// The invitation. `None` deletes the row.
         invitation: Option<Invitation>,
@@ -39,7 +39,7 @@ pub enum RowChange {
     },
 }
 
-/// Names a row. Removed keys come first, then clients, then invitations.
+/// The name of a row. Sorted names begin with removed keys, then come clients, then invitations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowId {
@@ -102,8 +102,7 @@ impl From<RemovedKey> for RowChange {
     }
 }
 
-/// A change in the form that a store's file and messages contain. The names of the variants are part of their
-/// formats.
+/// A change in the form that a store's file and messages contain. The names of the variants are part of both formats.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum StoredChange {
@@ -141,12 +140,12 @@ impl From<StoredChange> for RowChange {
     }
 }
 
-/// The rows that a change touched, as they were before it.
+/// The rows that a change touched, as they were before the change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Before(BTreeMap<RowId, RowChange>);
 
 impl Before {
-    /// The touched clients' keys with the clients that had them before.
+    /// The keys of the touched clients, each with the client that had the key before the change.
     pub(crate) fn clients(&self) -> impl Iterator<Item = (PublicKey, Option<&Client>)> {
         self.rows().filter_map(|row| match row {
             RowChange::Client { key, client } => Some((*key, client.as_ref())),
@@ -162,7 +161,7 @@ impl Before {
         self.0.into_values()
     }
 
-    /// Remembers a row as it was, unless the change has touched it before.
+    /// Remembers the earlier content of a row, unless the change has already touched the row.
     pub(super) fn note(&mut self, id: RowId, was: impl FnOnce() -> RowChange) {
         self.0.entry(id).or_insert_with(was);
     }

@@ -1,4 +1,4 @@
-//! The enrolled clients, indexed by everything that belongs to one client at a time.
+//! The enrolled clients, indexed by each property that only one client can have.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ pub(super) struct ClientTable {
     /// Boxed, because an exit may have 100,000 clients, and a map's nodes have unused room.
     clients: BTreeMap<PublicKey, Box<Client>>,
     names: BTreeMap<String, PublicKey>,
-    /// Maps each client's next key to its current one.
+    /// Maps each client's next key to the client's current key.
     next_keys: BTreeMap<PublicKey, PublicKey>,
     /// Static and sticky addresses.
     addresses: BTreeMap<IpAddr, PublicKey>,
@@ -39,7 +39,7 @@ impl ClientTable {
         }
     }
 
-    /// Sets or deletes the client of a key without any check. Returns the client that was there.
+    /// Sets or deletes the client of a key without any check. Returns the previous client.
     pub(super) fn put(&mut self, key: PublicKey, client: Option<Client>) -> Option<Client> {
         let before = self.clients.remove(&key).map(|before| *before);
         if let Some(before) = &before {
@@ -56,8 +56,8 @@ impl ClientTable {
         before
     }
 
-    /// Removes only entries that belong to the client. While several rows are exchanged, another client may have taken over some of
-    /// its entries.
+    /// Removes the client's entries from the indexes. While several rows are replaced, another client may have taken over some of
+    /// these entries. Such entries stay.
     fn unindex(&mut self, client: &Client) {
         let key = client.public_key;
         if self.names.get(&client.name) == Some(&key) {
@@ -117,7 +117,7 @@ impl ClientTable {
         self.forwards.values().filter_map(|(forward, key)| Some((*forward, self.by_key(*key)?)))
     }
 
-    /// Number of ports that are forwarded to another port number of their client.
+    /// Number of ports that are forwarded to a different port number of their client.
     pub(super) fn moved_ports(&self) -> usize {
         self.forwards.values().map(|(forward, _)| forward.moved_ports()).sum()
     }
@@ -129,7 +129,7 @@ impl ClientTable {
         Some((*other, self.by_key(*key)?)).filter(|_| other.ports().overlaps(ports))
     }
 
-    /// A prefix of a client that overlaps another prefix.
+    /// Returns a client's prefix that overlaps `prefix`, and the client.
     fn overlapping(&self, prefix: &IpNet) -> Option<(IpNet, &Client)> {
         // The prefixes of the table do not overlap, so only the two next to `prefix` in the order of addresses can overlap it.
         let below = self.prefixes.range(..=prefix).next_back();
@@ -138,7 +138,8 @@ impl ClientTable {
         Some((*other, self.by_key(*key)?))
     }
 
-    /// The clients sorted by name, from the first one after `name`, or all, if their names contain `part`.
+    /// The clients whose names come after `name` and contain `part`, sorted by name. If `name` is `None`, begins with the first
+    /// client.
     pub(super) fn after(&self, name: Option<&str>, part: &str) -> impl Iterator<Item = &Client> {
         use std::ops::Bound;
         let from = name.map_or(Bound::Unbounded, Bound::Excluded);
@@ -203,7 +204,7 @@ impl ClientTable {
     }
 }
 
-/// A forward's place in the table.
+/// A forward's key in the table.
 fn place(forward: Forward) -> (ForwardProtocol, u16) {
     (forward.ports().protocol(), forward.ports().last())
 }

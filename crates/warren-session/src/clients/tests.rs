@@ -293,7 +293,7 @@ fn an_invitation_of_a_wireguard_client_gives_that_client_a_next_key_and_nobody_e
     let off = ClientSettings { rate_limit: Some(RateChoice::Off), ..ClientSettings::default() };
     registry.change("phone", &ClientChange::Set(off)).unwrap();
     registry.rename("phone", "tablet").unwrap();
-    // The invitation for a new client named tablet does not hand over the client that has this name now.
+    // The invitation for a new client named tablet does not give access to the existing client that has this name now.
     assert_eq!(registry.redeem(&token(8), key(5), UNIX_EPOCH), None);
 
     let redeemed = registry.redeem(&token(9), key(3), UNIX_EPOCH).unwrap();
@@ -326,7 +326,7 @@ fn an_invitation_of_a_wireguard_client_ends_with_the_client() {
     let mut registry = invited();
     registry.remove("phone", UNIX_EPOCH).unwrap();
     assert_eq!(registry.redeem(&token, key(3), UNIX_EPOCH), None);
-    // Another client has the name by now.
+    // In this registry, another client has taken the name.
     let mut registry = invited();
     registry.rename("phone", "tablet").unwrap();
     registry.remove("tablet", UNIX_EPOCH).unwrap();

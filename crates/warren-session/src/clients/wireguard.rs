@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WireGuardClient {
-    /// The secret that it shares with the exit in addition to its key pair, if any.
+    /// The secret that the client shares with the exit in addition to its key pair, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preshared_key: Option<PresharedKey>,
 }

@@ -11,7 +11,7 @@ use crate::pool::Lease;
 /// An action for the caller. Carry out all actions in the order given.
 ///
 /// A session is opened before a connection is attached to it. A connection is attached before the client is told that it may use
-/// it. Each attached connection is detached once, before its session ends or another connection takes its index.
+/// the connection. Each attached connection is detached once, before its session ends or another connection takes its index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExitAction {
     /// Send bytes on the connection's control stream.
@@ -21,16 +21,16 @@ pub enum ExitAction {
         /// An encoded message.
         bytes: Vec<u8>,
     },
-    /// Close the connection once everything sent before is delivered. No further action concerns it.
+    /// Close the connection once everything sent before is delivered. No further action concerns this connection.
     Close {
         /// The connection.
         connection: u64,
-        /// The reason. Its code is the QUIC application close code, its sentence the reason phrase.
+        /// The reason. The QUIC application close frame contains the reason's code, and its sentence as the reason phrase.
         reason: Goodbye,
     },
-    /// A client has enrolled itself with an invitation, and that is stored.
+    /// A client has enrolled itself with an invitation, and the enrolment is stored.
     Enrolled {
-        /// The name that the invitation gave it.
+        /// The name that the invitation gave the client.
         name: String,
     },
     /// A session is open: route its addresses and prefixes to it.
@@ -72,17 +72,17 @@ pub enum ExitAction {
     End {
         /// The session.
         session: SessionId,
-        /// Why.
+        /// Why the session ended.
         reason: EndReason,
     },
-    /// The client keeps this session: tell the fleet that it is here, as at [`Self::Open`].
+    /// The client keeps this session: tell the fleet that the client is here, as for [`Self::Open`].
     Stays {
         /// The session.
         session: SessionId,
         /// The client's key.
         key: PublicKey,
     },
-    /// Admit this key to WireGuard, or refuse it from now on. Its sessions have ended before.
+    /// Admit this key to WireGuard, or refuse it from now on. The sessions of a refused key have already ended.
     SetWireGuard {
         /// The client's key.
         key: PublicKey,
@@ -97,7 +97,7 @@ pub enum ExitAction {
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// The session had no connection for [`super::SESSION_TIMEOUT`], or its last one was silent for the idle timeout.
+    /// The session had no connection for [`super::SESSION_TIMEOUT`], or its last connection was silent for the idle timeout.
     TimedOut,
     /// Another host opened a newer session with the same key.
     Replaced,
@@ -147,7 +147,7 @@ impl EndReason {
         }
     }
 
-    /// The reason that the session's connections are told.
+    /// The reason that the exit sends on the session's connections.
     pub const fn goodbye(self) -> Goodbye {
         match self {
             Self::TimedOut | Self::Changed | Self::KeyRetired => Goodbye::UnknownSession,

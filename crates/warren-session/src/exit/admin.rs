@@ -15,7 +15,7 @@ use crate::pool::PoolError;
 /// Why a change is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AdminError {
-    /// The registry refuses it.
+    /// The registry refuses the change.
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// The change does not fit the exit's networks.
@@ -28,14 +28,14 @@ pub enum AdminError {
     Busy,
 }
 
-/// Operators' changes are proposals: each returns the number of its request, and is in force once that is stored.
-/// `None` means that there is nothing to change. A change that shuts a client out is in force at once.
+/// Operators' changes are proposals: each returns the number of its request, and takes effect once the request is stored. `None`
+/// means that there is nothing to change. A change that shuts a client out takes effect at once.
 impl ExitSessions {
-    /// Enrols a client, which may connect once that is stored. `allowed` is a removed key that may be enrolled again.
+    /// Enrols a client, which may connect once the enrolment is stored. `allowed` is a removed key that may be enrolled again.
     ///
     /// # Errors
     ///
-    /// If its name, key, addresses or prefixes are invalid or belong to another client.
+    /// If the client's name, key, addresses or prefixes are invalid or belong to another client.
     pub fn add_client(
         &mut self,
         client: Client,
@@ -62,7 +62,7 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// If its name is invalid or belongs to a client.
+    /// If the invitation's name is invalid or belongs to a client.
     pub fn invite(
         &mut self,
         now: Instant,
@@ -72,8 +72,8 @@ impl ExitSessions {
         self.propose(|registry| registry.invite(invitation, wall))
     }
 
-    /// Changes a client's settings. `change` must not touch its name or key. New addresses or prefixes end its session, and the
-    /// client opens a new one by itself.
+    /// Changes a client's settings. `change` must not touch its name or key. New addresses or prefixes end the client's session,
+    /// and the client opens a new session by itself.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl ExitSessions {
     }
 
     /// Makes a change that an operator asks for. The client's session continues, except in two cases. Disabling the client ends
-    /// it at once. New addresses or prefixes end it too, and the client opens a new one by itself.
+    /// the session at once. New addresses or prefixes also end the session, and the client opens a new session by itself.
     ///
     /// # Errors
     ///
@@ -117,8 +117,8 @@ impl ExitSessions {
     fn disable_client(&mut self, now: Instant, name: &str) -> Result<Option<StoreRequestId>, AdminError> {
         let (key, before) = self.registry.transact(|registry| registry.set_disabled(name, true))?;
         self.follow(now, &before, EndReason::Disabled);
-        // The row is recorded even if the client is disabled already. A change that enables the client may be under way, from this
-        // exit or another one.
+        // The row is recorded even if the client is already disabled, because a change that enables the client may be under way,
+        // from this exit or another one.
         let id = self.record(&[RowId::Client(key)]);
         id.inspect(|id| self.store.shut_out(key, *id));
         Ok(id)
@@ -147,7 +147,7 @@ impl ExitSessions {
         self.follow(now, &before, EndReason::Revoked);
         let mut rows = self.registry.rows_changed_since(&before);
         if let Some(coming) = coming {
-            // If the enrolment is stored after all, this deletes its row again.
+            // If the enrolment is stored nevertheless, this deletion removes the client's row again.
             rows.push(RowId::Client(coming.public_key));
             // These connections wait for the enrolment, which will not take place now.
             for connection in self.connections.of_key(coming.public_key) {
@@ -183,7 +183,8 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// If the exit could not start with it, or it brings back a removed key or a withdrawn invitation.
+    /// If the exit could not start with the edited registry, or if that registry brings back a removed key or a withdrawn
+    /// invitation.
     pub fn check(&self, now: Instant, edited: &ClientRegistry) -> Result<(), SessionConfigError> {
         self.registry.check_edited(edited, self.clock.at(now)).map_err(SessionConfigError::BroughtBack)?;
         check_clients(self.config.ipv4, self.config.ipv6, edited)
@@ -192,8 +193,8 @@ impl ExitSessions {
     /// Applies a registry that the operator edited: its clients and their settings. This exit's leases and dates stay, because
     /// they are newer.
     ///
-    /// Sessions of unchanged clients go on. Removed keys stay removed. A client that enrolled meanwhile stays if its invitation
-    /// is still open in the edited registry.
+    /// Sessions of unchanged clients continue. Removed keys stay removed. A client that enrolled meanwhile stays if its
+    /// invitation is still open in the edited registry.
     ///
     /// # Errors
     ///
@@ -234,7 +235,7 @@ impl ExitSessions {
             check_prefixes(&self.pool, client)?;
             for address in client.static_lease().addresses() {
                 let Err(source) = self.pool.check_static(*key, address) else { continue };
-                // If the holder is changed as well, it gives the address up.
+                // If the same request also changes the holder, the holder gives up the address.
                 if let PoolError::InUse { holder, .. } = source
                     && let Some(after) = change_of(holder)
                     && let Some(before) = self.registry.by_key(holder)
@@ -249,7 +250,7 @@ impl ExitSessions {
     }
 }
 
-/// Only the pool gives sticky leases.
+/// Removes a client's sticky leases, because only the pool assigns them.
 fn without_lease(client: Client) -> Client {
     Client { leased_ipv4: None, leased_ipv6: None, ..client }
 }

@@ -1,4 +1,4 @@
-//! Changes of the store: answers to this exit's requests, and changes of others.
+//! Changes of the store: answers to this exit's requests, and changes that others make.
 
 use std::convert::Infallible;
 use std::time::Instant;
@@ -27,8 +27,8 @@ enum Writer {
 }
 
 impl ExitSessions {
-    /// Handles the store's answer to a request. Each request gets one. Answers and the changes of [`Self::apply`] must come in
-    /// the order in which they took place in the store.
+    /// Handles the store's answer to a request. Each request gets one answer. Answers and the changes of [`Self::apply`] must
+    /// come in the order in which they took place in the store.
     pub fn stored(&mut self, now: Instant, id: StoreRequestId, outcome: Result<(), StoreRefusal>) {
         let Some(Pending { proposed, in_force, awaited }) = self.store.answered(id) else { return };
         // If the change is stored, `take_over` gives the addresses to their clients.
@@ -63,7 +63,7 @@ impl ExitSessions {
         let mut errors = Vec::new();
         let (mut own, mut stored) = (Vec::new(), Vec::new());
         for row in changes {
-            // This is looked up before the merge, because merging can add rows that the store lacks.
+            // `is_own` is computed before the merge, because merging can add rows that the store lacks.
             let is_own = self.store.owes(row.id());
             let Some(row) = self.merged(row, writer) else { continue };
             let row = fitting(row, &self.pool).unwrap_or_else(|(key, error)| {
@@ -73,8 +73,8 @@ impl ExitSessions {
             if is_own { own.push(row) } else { stored.push(row) }
         }
         // If two clients have a lease of one address, the row that is applied later wins. So the store's rows come last: another
-        // exit has given out that lease in the meantime, and its client may be connected there. The client that loses its lease
-        // already has a row that goes to the store.
+        // exit has granted that lease in the meantime, and the lease's client may be connected there. The client that loses its
+        // lease already has a row that goes to the store.
         let rows = if is_planted(Bug::OwnLeaseWins) { [stored, own] } else { [own, stored] }.concat();
         let taken = self.registry.transact(|registry| Ok::<_, Infallible>(registry.take_over(rows)));
         let Ok((refused, before)) = taken;
@@ -103,7 +103,7 @@ impl ExitSessions {
             return Some(row).filter(|_| !is_later);
         };
         if writer == Writer::Other && self.has_removed(&client) {
-            // The store must delete this row, too. Otherwise it would refuse the removed key again and again.
+            // The store must delete this row, too. Otherwise the store would refuse the removed key again and again.
             self.store.owe(id);
             return Some(RowChange::Client { key, client: None });
         }
@@ -112,12 +112,13 @@ impl ExitSessions {
         }
         // If the exit has removed the client, its key is a removed key, and the registry refuses the row.
         if let Some(own) = self.registry.by_key(key) {
-            // Values of this exit that the store lacks are newer: the date, and for a row that the store lacks also the lease.
+            // This exit's values are newer if the store lacks them: always the date, and also the lease if the store lacks this
+            // exit's row.
             if self.store.owes(id) {
                 (client.leased_ipv4, client.leased_ipv6) = (own.leased_ipv4, own.leased_ipv6);
             }
             client.last_seen = own.last_seen;
-            // A client without a session here may be at another exit. That exit knows better which key the client was shown.
+            // A client without a session here may be at another exit. The other exit knows better which key the client was shown.
             if self.by_key.contains_key(&key) {
                 client.exit_key = own.exit_key;
             }
@@ -135,7 +136,7 @@ impl ExitSessions {
     /// Answers the clients that wait for the store.
     fn answer_waiting(&mut self, now: Instant, awaited: Awaited, outcome: Result<(), StoreRefusal>) {
         let Awaited { key, token, waiting } = awaited;
-        // An upgraded client has the key as its next one.
+        // An upgraded client has the key as its next key.
         let name = self.registry.enrolled(key).map(|client| client.name.clone());
         if let (Ok(()), Some(name), Some(_)) = (outcome, &name, token) {
             self.actions.push_back(ExitAction::Enrolled { name: name.clone() });
@@ -171,8 +172,8 @@ impl ExitSessions {
         }
     }
 
-    /// Whether this exit has removed a client without the store knowing yet. In that time, the client may have changed to its next
-    /// key at another exit.
+    /// Whether this exit has removed a client and the store does not know that yet. Meanwhile, the client may have changed to its
+    /// next key at another exit.
     fn has_removed(&self, client: &Client) -> bool {
         client.keys().any(|key| self.store.owes(RowId::Removed(key)) && self.registry.has_removed(key))
     }

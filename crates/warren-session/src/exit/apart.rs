@@ -1,14 +1,16 @@
 //! Rows that the store keeps refusing. One such row must not hold up all other requests of the exit.
 //!
-//! As a rule, every request contains all owed rows. If such batches conflict several times in a row, the rows are sent in groups that do
-//! not depend on each other. A group that conflicts by itself is left out of other requests, and tried again now and then.
+//! As a rule, every request contains all owed rows: rows in force that the store lacks. If such batches conflict several times in a
+//! row, the rows are sent in groups that do not depend on each other. A group that conflicts by itself is left out of other
+//! requests, and tried again now and then.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::claims::{Claim, claims_of};
 use crate::clients::{ClientRegistry, RowChange, RowId};
 
-/// After this many batches in a row that conflict, the rows are sent apart. Most conflicts end once the other exit's change has arrived.
+/// After this many batches in a row that conflict, the rows are sent in separate groups. Most conflicts end once the other exit's
+/// change has arrived.
 const MANY_CONFLICTS: u32 = 3;
 
 /// Which rows are sent apart from all others.
@@ -18,7 +20,7 @@ pub(super) struct Apart {
     conflicts: u32,
     /// The groups to send, each in a request of its own.
     groups: VecDeque<BTreeSet<RowId>>,
-    /// The rows that the store has refused although their request had nothing else.
+    /// The rows that the store has refused even in a request without other rows.
     refused: BTreeSet<RowId>,
 }
 
@@ -64,7 +66,7 @@ impl Apart {
         }
     }
 
-    /// The row is stored, or has changed, so that its request may be stored now.
+    /// Lets other requests contain the row again, because it is stored, or has changed and may be accepted now.
     pub(super) fn forget(&mut self, row: &RowId) {
         self.refused.remove(row);
     }
@@ -98,7 +100,7 @@ fn groups(rows: &[RowId], registry: &ClientRegistry) -> Vec<BTreeSet<RowId>> {
 
 fn subjects_of(row: &RowChange) -> BTreeSet<Claim> {
     let mut subjects: BTreeSet<_> = claims_of(std::slice::from_ref(row)).into_iter().collect();
-    // Rows of different clients share these.
+    // Rows of unrelated clients share these claims.
     subjects.retain(|claim| !matches!(claim, Claim::Prefixes | Claim::Forwards));
     match row {
         RowChange::Removed { removed: Some(removed), .. } => {

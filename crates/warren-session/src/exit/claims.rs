@@ -1,4 +1,4 @@
-//! What a proposal may take from others: keys, names, addresses and tokens.
+//! Claims: the keys, names, addresses and tokens that only one proposal at a time may concern.
 
 use crate::PublicKey;
 use crate::clients::RowChange;
@@ -13,7 +13,7 @@ pub(super) enum Claim {
     Token(TokenDigest),
     /// The prefixes of all clients together. A claim on one prefix would not find the prefixes that overlap it.
     Prefixes,
-    /// All forwards of all clients, for the same reason.
+    /// The forwards of all clients together, for the same reason.
     Forwards,
 }
 

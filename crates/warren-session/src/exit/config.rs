@@ -115,7 +115,7 @@ pub enum SessionConfigError {
 }
 
 impl SessionConfig {
-    /// Checks everything that does not depend on clients.
+    /// Checks all settings that do not depend on clients.
     pub(super) fn check(&self) -> Result<(), SessionConfigError> {
         if let Some(&route) = self.routes.iter().find(|route| route.trunc() != **route) {
             return Err(SessionConfigError::BadRoute { route });

@@ -1,4 +1,4 @@
-//! The connections of an exit: the key of each, and the messages that it may send next.
+//! The connections of an exit: the key of each, and the messages that each may send next.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::net::IpAddr;
@@ -15,10 +15,10 @@ const MAX_STRANGERS: u32 = 256;
 const MAX_STRANGERS_OF_NETWORK: u32 = 128;
 
 /// Longest message of an unknown key, in bytes.
-// The longest valid message, a Hello with 64 prefixes, takes less than half of it.
+// The longest valid message, a Hello with 64 prefixes, takes less than half of this length.
 const MAX_STRANGERS_MESSAGE: usize = 4_096;
 
-/// All connections of an exit. Those that wait for their first message are bounded.
+/// All connections of an exit. The number of connections that wait for their first message is bounded.
 #[derive(Debug)]
 pub(super) struct Connections {
     connections: BTreeMap<u64, PeerConnection>,
@@ -45,8 +45,8 @@ struct PeerConnection {
 pub(super) enum Phase {
     /// The connection's first message is due by the deadline.
     Waiting { deadline: Instant, enrolled: bool },
-    /// The connection enrols its key, and the store has not answered. It waits for the answer until `patience`. Its
-    /// next message is due by `deadline`.
+    /// The connection waits until `patience` for the store to confirm an enrolment or a lease. The connection's next message is
+    /// due by `deadline`.
     Storing { request: StoreRequestId, patience: Instant, deadline: Instant, enrolled: bool },
     /// The connection carries traffic of a session.
     Attached { session: SessionId, index: u32 },
@@ -94,7 +94,7 @@ impl Connections {
     /// Moves a waiting connection to a session. Returns the deadline that no longer applies.
     pub(super) fn attach(&mut self, connection: u64, session: SessionId, index: u32) -> Option<Instant> {
         let connection = self.connections.get_mut(&connection)?;
-        // The connection no longer counts as waiting, so its place is free for the next one of its key or network.
+        // The connection no longer counts as waiting, so another connection of its key or network may wait.
         let before = std::mem::replace(&mut connection.phase, Phase::Attached { session, index });
         let (key, network) = (connection.key, connection.network);
         self.leave(key, network, before);

@@ -25,7 +25,7 @@ pub(super) enum Deadline {
     Again,
 }
 
-/// Deadlines by time, each at most once.
+/// Deadlines, sorted by time. Each is contained at most once.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines(BTreeSet<(Instant, Deadline)>);
 

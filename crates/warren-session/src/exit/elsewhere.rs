@@ -15,7 +15,7 @@ const LEAVING_TIME: Duration = Duration::from_secs(30);
 impl ExitSessions {
     /// Handles the message that a client has a session at another exit, with the number `claim`. If the same client process has
     /// opened that session, the session here continues for a while, for packets that are still on their way. If the session here is
-    /// the newer one, it stays. If another process has opened the other session, another host has replaced this client, and the
+    /// the newer one, it continues. If another process has opened the other session, another host has replaced this client, and the
     /// session here ends.
     pub fn elsewhere(&mut self, now: Instant, key: PublicKey, nonce: &[u8], claim: u64) {
         let Some(session) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
@@ -44,7 +44,7 @@ impl ExitSessions {
     /// Records that the client keeps a session, although it has opened another one at another exit.
     pub(super) fn stays(&mut self, now: Instant, id: SessionId, claim: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        // Every connection brings this message, and only the first one is news.
+        // Every connection delivers this message, and only the first copy counts.
         if claim <= session.process.claim || planted_moves::is_planted(planted_moves::Bug::StayIgnored) {
             return;
         }

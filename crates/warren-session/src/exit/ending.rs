@@ -1,4 +1,4 @@
-//! Ends sessions, closes connections, and decides who is told why.
+//! Ends sessions, closes connections, and decides which reason a client is told.
 
 use std::time::{Instant, SystemTime};
 
@@ -37,7 +37,8 @@ impl ExitSessions {
             self.actions.push_back(ExitAction::Detach { session, connection, index });
         }
         self.actions.push_back(ExitAction::End { session, reason });
-        // These come after `End`: the driver must stop routing packets to the session before the clients learn the reason.
+        // The connections are closed after `End`, because the driver must stop routing packets to the session before the client
+        // learns the reason.
         for (_, connection) in ended.attached() {
             self.dismiss(connection, reason.goodbye());
         }
@@ -59,8 +60,8 @@ impl ExitSessions {
         self.dismiss(connection, reason);
     }
 
-    /// Detaches a connection from its session. If it was the last one, the session stays attachable for [`SESSION_TIMEOUT`], or
-    /// ends at once after a long absence.
+    /// Detaches a connection from its session. If it was the session's last connection, the session stays attachable for
+    /// [`SESSION_TIMEOUT`], or ends at once after a long absence.
     pub(super) fn detach(
         &mut self,
         now: Instant,
@@ -95,7 +96,7 @@ impl ExitSessions {
         }
     }
 
-    /// Sends the reason on a connection, then closes it. It must be detached from its session already.
+    /// Sends the reason on a connection, then closes it. The connection must be detached from its session already.
     pub(super) fn dismiss(&mut self, connection: u64, reason: Goodbye) {
         if self.drop_connection(connection).is_none() {
             return;
@@ -131,7 +132,7 @@ impl ExitSessions {
         self.is_known(key) && self.registry.by_key(key).is_none_or(|client| !client.disabled)
     }
 
-    /// Whether a key belongs to a client, either as its current key or as the next key of one that is enabled.
+    /// Whether a key belongs to a client, either as the current key, or as the next key of an enabled client.
     pub(super) fn is_known(&self, key: PublicKey) -> bool {
         // A client that uses its next key for the first time must not be turned away as a stranger before its Hello.
         let will_be = || self.registry.by_next_key(key).is_some_and(|client| !client.disabled);

@@ -1,5 +1,5 @@
-//! Handles clients that wait for the store. It must confirm an enrolment with an invitation, and in a fleet also the
-//! client's addresses.
+//! Handles clients that wait for the store. The store must confirm each enrolment with an invitation, and in a fleet also a
+//! client's first addresses.
 
 use std::convert::Infallible;
 use std::time::Instant;
@@ -43,21 +43,21 @@ impl ExitSessions {
             return Ok(());
         }
         if self.fleet.is_clock_wrong {
-            // This clock is wrong, so an expired invitation could still look valid.
+            // With a wrong clock, this exit could take an expired invitation for a valid one.
             return Err(Goodbye::NotStored);
         }
         if is_planted(Bug::EnrolledTooEarly) {
             self.send(connection, &Message::Enrolled(Enrolled { name: redeemed.name }));
         }
         let awaited = Awaited { key, token: Some(token.digest()), waiting: [(connection, None)].into() };
-        // Until the store has answered, another key may still get the token, or another client the name.
+        // Until the store has answered, another key may still use the token, or another client may take the name.
         let request = self.ask(changes, Some(awaited)).ok_or(Goodbye::NotStored)?;
         self.wait_for_store(now, connection, request);
         Ok(())
     }
 
-    /// Asks the store for a client's first addresses, because other exits give out addresses of the same networks. The client is
-    /// greeted when it has its addresses.
+    /// Asks the store for a client's first addresses, because other exits assign addresses of the same networks. The client's
+    /// `Hello` is answered once the store has confirmed the addresses.
     pub(super) fn lease_first(
         &mut self,
         now: Instant,
@@ -92,7 +92,7 @@ impl ExitSessions {
         self.ask(changes, awaited)
     }
 
-    /// A client's lease without the addresses of another one.
+    /// A client's lease without the addresses of the lease `other`.
     fn without(&self, key: PublicKey, other: Lease) -> Lease {
         let lease = self.pool.lease_of(key);
         Lease {
@@ -101,8 +101,8 @@ impl ExitSessions {
         }
     }
 
-    /// Makes a connection wait for the answer to a request that another connection of its key has caused. Returns `None` if nothing
-    /// waits for that request, or if the others wait for something else.
+    /// Makes a connection wait for the answer to a request that another connection of its key has caused. Returns `None` if no
+    /// connection waits for that request, or if the other connections wait for something else.
     fn join(
         &mut self,
         now: Instant,

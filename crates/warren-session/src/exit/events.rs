@@ -1,4 +1,4 @@
-//! The events of an exit's connections: a new one, bytes, and its end.
+//! The events of an exit's connections: a new connection, received bytes, and the end of a connection.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -17,7 +17,7 @@ impl ExitSessions {
     /// Adds a connection whose TLS handshake proved `key`. `network` is the first address of the client's outer network. No other
     /// open connection may have the same number.
     pub fn connected(&mut self, now: Instant, connection: u64, key: PublicKey, network: IpAddr) {
-        // A caller that reuses a number must not leave a session attached to the earlier connection.
+        // If the caller reuses a number, no session may stay attached to the earlier connection.
         self.closed(now, connection);
         let enrolled = self.is_known(key);
         let deadline = now + crate::FIRST_WORD_TIMEOUT;

@@ -1,6 +1,6 @@
-//! How an exit differs when other exits have the same clients. It keeps its own copy of the registry, and remembers across a
-//! restart which rows the store may lack. It takes whole copies of the store. Its clients may have sessions at other exits
-//! ([`super::elsewhere`]).
+//! How an exit of a fleet differs, because other exits have the same clients. The exit keeps its own copy of the registry, and
+//! remembers across a restart which rows the store may lack. The exit applies whole copies of the store. The exit's clients may
+//! have sessions at other exits ([`super::elsewhere`]).
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -30,7 +30,7 @@ pub struct UnsentRow {
 #[derive(Debug, Default)]
 pub struct WholeCopy {
     seen: BTreeSet<RowId>,
-    /// The rows that differed from the exit's own when they arrived.
+    /// The rows that differed from the exit's own rows when they arrived.
     differing: Vec<RowChange>,
 }
 
@@ -43,7 +43,7 @@ const MANY_CHANGES: usize = 1_000;
 /// Why rows cannot be part of a whole copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadWhole {
-    /// A row is there a second time.
+    /// The copy contains a row twice.
     #[error("a whole copy has a row twice")]
     Twice,
     /// The copy has too many rows.
@@ -81,7 +81,7 @@ impl WholeCopy {
 }
 
 impl ExitSessions {
-    /// Begins to note which rows change, for [`Self::take_uncopied`].
+    /// Starts to record which rows change, for [`Self::take_uncopied`].
     pub fn keep_copy(&mut self) {
         self.store.keep_copy();
         self.pool.share();
@@ -97,7 +97,7 @@ impl ExitSessions {
         rows.iter().for_each(|row| self.store.note(row.id()));
     }
 
-    /// Every row in force that the store may lack. The exit writes them down before it writes its copy.
+    /// Every row in force that the store may lack. The exit saves these rows before it saves its copy of the registry.
     pub fn unsent(&self) -> Vec<UnsentRow> {
         let row = |(row, is_owed): (RowId, bool)| {
             let is_shut_out = matches!(row, RowId::Client(key) if self.store.shut_out_by(key).is_some());
@@ -144,7 +144,7 @@ impl ExitSessions {
             // Only an operator can allow a removed key again, and an operator's change goes to the store as a proposal. So the
             // exit alone can only add a removal.
             (_, RowChange::Removed { removed, .. }) => removed.is_some(),
-            // An invitation is made by a proposal.
+            // A new invitation goes to the store as a proposal. So the exit alone can only mark an invitation as used.
             (_, RowChange::Invitation { invitation: Some(invitation), .. }) => invitation.used_by.is_some(),
             (_, RowChange::Client { .. } | RowChange::Invitation { .. }) => true,
         }
@@ -170,7 +170,7 @@ impl ExitSessions {
         errors
     }
 
-    /// Sends the store everything that it lacks, because it answers again.
+    /// Sends the store all rows that it lacks, because it answers again.
     pub fn store_answers(&mut self) {
         if let Some(at) = self.store.again_at.take() {
             self.deadlines.remove(at, Deadline::Again);

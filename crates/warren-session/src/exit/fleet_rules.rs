@@ -36,7 +36,7 @@ impl FleetRules {
         }
         *count += 1;
         if *count == 1 {
-            // The first attempt starts the time after which all attempts are forgotten.
+            // The first attempt starts the timer after which all attempts are forgotten.
             deadlines.add(now + STAYS_TIME, Deadline::Stays(key));
         }
         true

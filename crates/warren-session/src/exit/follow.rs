@@ -24,7 +24,7 @@ impl ExitSessions {
         }
         let moved: Vec<PublicKey> =
             before.clients().filter(|(key, was)| self.has_moved(*key, *was)).map(|(key, _)| key).collect();
-        // All changed addresses are freed before any is given out, so that clients can exchange theirs.
+        // All changed addresses are freed before any is assigned, so that clients can exchange addresses.
         moved.iter().for_each(|key| self.pool.remove(*key));
         self.hold(&moved);
         for (key, was) in before.clients() {
@@ -60,7 +60,7 @@ impl ExitSessions {
         let clients: Vec<Client> =
             keys.iter().filter_map(|key| self.registry.by_key(*key).cloned()).collect();
         for client in &clients {
-            // All earlier holders have lost these addresses by now, and the addresses were checked, so this cannot fail.
+            // All earlier holders have already lost these addresses, and the addresses were checked, so `reserve` cannot fail.
             let _ = reserve(&mut self.pool, client, seen(client));
         }
         for client in &clients {

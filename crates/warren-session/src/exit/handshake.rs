@@ -37,7 +37,7 @@ impl ExitSessions {
             return self.refuse(now, connection, reason);
         }
         let answer = match (self.registry.by_key(key), message) {
-            // An enrolled key may ask as well, because the first answer may have been lost.
+            // An enrolled key may send Enrol as well, because the first answer may have been lost.
             (_, Message::Enrol(enrol)) => self.enrol(now, connection, key, &enrol),
             // The exit crashed before it stored the change of keys. The client opened its session with this next key, and the exit
             // no longer knows that session.
@@ -82,7 +82,7 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// The addresses that a client must get from the store before it can have a session, because other exits give out addresses of
+    /// The addresses that a client must get from the store before it can have a session, because other exits assign addresses of
     /// the same networks. `None` if the client has all of its addresses.
     pub(super) fn first_lease(&self, key: PublicKey) -> Result<Option<Leased>, Goodbye> {
         if !self.store.is_shared() || is_planted(Bug::LeasedWithoutStore) {
@@ -92,17 +92,17 @@ impl ExitSessions {
         Ok(Some(planned).filter(|planned| planned.changed))
     }
 
-    /// Opens a session for a client. It replaces the client's earlier session, if any.
+    /// Opens a session for a client. The session replaces the client's earlier session, if any.
     pub(super) fn begin(&mut self, now: Instant, key: PublicKey, wish: Wish) -> Result<SessionId, Goodbye> {
         // This client connected before the exit began to leave.
         if let Some(reason) = self.leaving {
             return Err(reason);
         }
-        // Without this, two hosts with one key would take the session from each other forever.
+        // Without this refusal, two hosts with one key would take the session from each other forever.
         if self.predecessors.get(&key).is_some_and(|replaced| replaced.has_nonce(wish.nonce)) {
             return Err(Goodbye::Replaced);
         }
-        // The lease comes first: if the pool is full, the key's previous session must stay as it is.
+        // The lease is taken before the previous session ends, because a full pool must leave that session as it is.
         let leased = self.pool.lease(key).map_err(|_| Goodbye::PoolEmpty)?;
         self.end_previous(now, key, wish.nonce);
         // Ending the previous session marked the key as offline. Leasing again marks it as online.
@@ -144,7 +144,7 @@ impl ExitSessions {
             self.send(connection, &attached);
         }
         // The exit attaches the connection before it sends `Attached`, because the client may send packets as soon as it reads
-        // that.
+        // `Attached`.
         self.attach_connection(now, id, connection, attach.index);
         self.send(connection, &attached);
         self.repeat_update(id, connection);
@@ -153,7 +153,7 @@ impl ExitSessions {
     }
 
     /// Ends the key's current session, if any. If another host opens the new session, the earlier host is told that it was replaced
-    /// for good. If the same client process does, its old connections are only superseded.
+    /// for good. If the same client process opens the new session, its old connections are only superseded.
     fn end_previous(&mut self, now: Instant, key: PublicKey, nonce: Nonce) {
         let Some(previous) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
         if is_planted(Bug::PreviousSessionKept) {
@@ -177,7 +177,7 @@ impl ExitSessions {
             }
         }
         self.record_seen(key, self.clock.at(now));
-        // The request leaves before Welcome, unless an earlier batch has no answer yet.
+        // The request is sent before Welcome, unless an earlier batch has no answer yet.
         if news && !is_planted(Bug::LeaseNotPersisted) {
             self.save();
         }
@@ -300,7 +300,7 @@ impl ExitSessions {
 }
 
 impl Wish {
-    /// Checks the version first, because the other fields may mean something else in other versions.
+    /// Parses a `Hello`. Checks the version first, because the other fields may mean something else in other versions.
     fn parse(hello: Hello) -> Result<Self, Goodbye> {
         if hello.version != PROTOCOL_VERSION {
             return Err(Goodbye::Version(Some(Versions { exit: PROTOCOL_VERSION, client: hello.version })));
@@ -332,7 +332,7 @@ fn is_host_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
-/// The wanted prefixes that lie within the networks set for the client, without duplicates.
+/// The wanted prefixes that lie within the networks that the operator has set for the client, without duplicates.
 fn granted(wanted: &[IpNet], client: &Client) -> Vec<IpNet> {
     let mut granted: Vec<_> = wanted
         .iter()

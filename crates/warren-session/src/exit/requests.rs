@@ -13,10 +13,10 @@ use crate::planted::{Bug, is_planted};
 /// client that reconnects in a tight loop cannot make the exit write all the time.
 const ENDED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Delay before repeating a write for which the store was unavailable, or that it keeps refusing.
+/// Delay before repeating a write for which the store was unavailable, or that the store keeps refusing.
 const UNAVAILABLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Delay before resending a row that somebody else has changed meanwhile. By then the other change has arrived.
+/// Delay before resending a row that somebody else has changed meanwhile. The other change arrives within this time.
 const CONFLICT_INTERVAL: Duration = Duration::from_millis(100);
 
 impl ExitSessions {
@@ -32,7 +32,8 @@ impl ExitSessions {
         if (!is_free && !is_planted(Bug::TokenTakenTwice)) || self.store.is_stuck() {
             return None;
         }
-        // This comes before leases are chosen: a lease must not be an address that another row of the request has.
+        // The claimed addresses are reserved before leases are chosen, because a lease must not be an address that another row of
+        // the request has.
         self.promise(&claims, true);
         if self.store.is_shared() {
             changes.iter_mut().for_each(|change| claims.extend(self.give_lease(change)));
@@ -43,11 +44,12 @@ impl ExitSessions {
         Some(id)
     }
 
-    /// Gives a new client its addresses together with its other values, if free ones are left. If two exits give one address to two
-    /// clients, the store reports the conflict before either client connects. Returns the claims on these addresses.
+    /// Chooses the addresses of a new client, if free ones are left, so that they are stored together with the client's other
+    /// values. If two exits give one address to two clients, the store reports the conflict before either client connects. Returns
+    /// the claims on these addresses.
     fn give_lease(&mut self, change: &mut RowChange) -> Vec<Claim> {
         let RowChange::Client { key, client: Some(client) } = change else { return Vec::new() };
-        // An existing client gets nothing here, because another change may be about to take one of its addresses.
+        // An existing client gets no address here, because another change may be about to take one of its addresses.
         let is_new = self.registry.by_key(*key).is_none();
         let planned = self.pool.plan(*key).ok().filter(|planned| is_new && planned.taken_from.is_empty());
         let Some(planned) = planned else { return Vec::new() };
@@ -78,7 +80,7 @@ impl ExitSessions {
         Some(id)
     }
 
-    /// Tells the store about every change that is in force. Consecutive requests become one.
+    /// Tells the store about every change in force that it lacks. Consecutive requests are merged into one.
     pub(super) fn save(&mut self) {
         if let Some(due) = self.store.ends_due.take() {
             self.deadlines.remove(due, Deadline::Ends);
@@ -93,7 +95,7 @@ impl ExitSessions {
         }
     }
 
-    /// Schedules a write of all changes to the store soon, together with later ones.
+    /// Schedules a write to the store within [`ENDED_INTERVAL`]. The write will contain all changes made until then.
     pub(super) fn save_soon(&mut self, now: Instant) {
         if self.store.ends_due.is_none() {
             self.store.ends_due = Some(now + ENDED_INTERVAL);

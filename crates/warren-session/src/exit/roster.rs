@@ -1,4 +1,4 @@
-//! Hands the roster of the exit's fleet to clients that follow it.
+//! Sends the roster of the exit's fleet to clients that follow rosters.
 
 use super::fleet_news::FleetNews;
 use super::updates::takes;
@@ -9,7 +9,7 @@ use crate::planted::{Bug, is_planted};
 use crate::roster::{FollowedFleet, MAX_ROSTER_EXITS, RosterNews, RosterRefusal, SignedRoster};
 
 impl ExitSessions {
-    /// The fleet whose roster clients get. Its host keeps this, so that the exit knows the fleet's key after a restart.
+    /// The fleet whose roster clients get. The caller saves it, so that the exit knows the fleet's key after a restart.
     pub fn fleet(&self) -> Option<&FollowedFleet> {
         self.config.fleet.fleet.as_ref()
     }
@@ -57,7 +57,8 @@ impl ExitSessions {
         let signed = if is_known { Vec::new() } else { fleet.signed().as_bytes().to_vec() };
         let loads = self.config.fleet.loads.clone();
         if !is_known && let Some(session) = self.sessions.get_mut(&id) {
-            // This connection may break before the client has the roster, while the session continues.
+            // Connections that join later send the roster again, because this connection may break before the client has the
+            // roster.
             session.told.roster = true;
         }
         if !(signed.is_empty() && loads.is_empty()) {

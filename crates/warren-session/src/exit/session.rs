@@ -52,7 +52,7 @@ pub struct Session {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Process {
     pub(super) nonce: Nonce,
-    /// The session's number among those of its client process.
+    /// The session's number among the sessions of its client process.
     pub(super) claim: u64,
 }
 
@@ -106,7 +106,8 @@ impl Session {
         &self.process.nonce
     }
 
-    /// The session's number among those of its client process. Of sessions at two exits, the one with the higher number counts.
+    /// The session's number among the sessions of its client process. Of sessions at two exits, the one with the higher number
+    /// counts.
     pub fn claim(&self) -> u64 {
         self.process.claim
     }
@@ -153,14 +154,14 @@ impl Session {
     }
 }
 
-/// The latest client processes of one key that another host replaced. Each of them learns that when it returns, even if it was
-/// offline at the time.
+/// The latest client processes of one key that another host replaced. Each of them learns of the replacement when it connects
+/// again, even if it was offline at the time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Predecessors(VecDeque<(SessionId, Nonce)>);
 
 impl Predecessors {
     /// Maximum number of processes remembered per key.
-    // Each time another host opens a session with the key, it adds one, so there must be a bound.
+    // An entry is added each time another host opens a session with the key, so there must be a bound.
     const MOST: usize = 8;
 
     pub(super) fn add(&mut self, session: SessionId, nonce: Nonce) {

@@ -1,8 +1,8 @@
 //! The boundary to the store that keeps the registry: requests go out as actions, results and changes of others come in.
 //!
-//! A **proposal** is a change that an operator or an invitation asks for. It is in force once it is stored. Changes that
-//! the exit makes by itself (leases, dates, the change to a next key), and changes that shut a client out, are in force
-//! at once. They are **recorded** afterwards, again and again until they are stored.
+//! A **proposal** is a change that an operator or an invitation asks for. A proposal is in force once it is stored. Changes that
+//! the exit makes by itself (leases, dates, the change to a next key), and changes that shut a client out, are in force at once.
+//! Afterwards they are **recorded**: sent to the store again and again until they are stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::invite::TokenDigest;
 use crate::message::Hello;
 use crate::planted::{Bug, is_planted};
 
-/// Time that a client waits for the store to answer. Then it is told to try again.
+/// Time that a client waits for the store to answer. After that, the client is told to try again.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Number of a request. Later requests have higher numbers.
@@ -61,7 +61,7 @@ impl Pending {
 #[derive(Debug)]
 pub(super) struct Awaited {
     pub(super) key: PublicKey,
-    /// The invitation with which the key enrols itself. `None` if it waits for its first lease.
+    /// The invitation with which the key enrols itself. `None` if the key waits for its first lease.
     pub(super) token: Option<TokenDigest>,
     /// The connections, each with its Hello. `None` if the connection enrols the key.
     pub(super) waiting: BTreeMap<u64, Option<Hello>>,
@@ -77,15 +77,15 @@ pub(super) struct StoreState {
     unsent: BTreeSet<RowId>,
     /// Rows in force that were sent, each with the latest request that contains it.
     sent: BTreeMap<RowId, StoreRequestId>,
-    /// Rows in force in which more than a date has changed, each with the latest request at the time of its change. Every request
-    /// contains all of these rows, except those of `apart`. Otherwise, if only a later request was stored, a name or address that one client has given up
-    /// could belong to two clients in the store.
+    /// Rows in force in which more than a date has changed, each with the number of the latest request at the time of its change.
+    /// Every request contains all of these rows, except those of `apart`. Otherwise, if only a later request was stored, a name or
+    /// address that one client has given up could belong to two clients in the store.
     owed: BTreeMap<RowId, StoreRequestId>,
     /// Rows that the store keeps refusing.
     apart: Apart,
     /// Clients that were disabled by a request that is not stored yet.
     disabled: BTreeMap<PublicKey, StoreRequestId>,
-    /// The request for the unsent rows, from the time when it is an action until it is answered.
+    /// The request for the unsent rows. Set from the creation of its action until the store's answer.
     batch: Option<StoreRequestId>,
     /// Whether another batch follows after `batch`.
     again: bool,
@@ -94,7 +94,7 @@ pub(super) struct StoreState {
     held_up: Option<(StoreRequestId, BTreeSet<RowId>)>,
     /// When to send the refused rows to the store again.
     pub(super) again_at: Option<Instant>,
-    /// When the store must be told that sessions ended. Unset if it need not.
+    /// When the store must be told that sessions ended. Unset if there are no ends to report.
     pub(super) ends_due: Option<Instant>,
     /// Rows that have changed since the exit's own copy was written. Unset if the exit keeps no copy.
     uncopied: Option<BTreeSet<RowId>>,
@@ -115,7 +115,7 @@ impl StoreState {
         registry: &ClientRegistry,
     ) -> StoreRequest {
         let own: BTreeSet<_> = proposed.iter().map(RowChange::id).collect();
-        // A proposal writes its own rows, so they are left out here.
+        // A proposal writes its own rows, so they are not listed in `in_force`.
         let in_force = self.joined().filter(|row| !own.contains(row)).collect();
         let request = Pending { proposed, in_force, awaited };
         let sent = self.send(request, registry);
@@ -123,9 +123,8 @@ impl StoreState {
         sent
     }
 
-    /// Records changed rows for the store. Returns the number of their request, and the request itself if it can be sent now. It
-    /// cannot be sent while a proposal about such a row is unanswered: if the store accepts the proposal, the row may contradict
-    /// it.
+    /// Records changed rows for the store. Returns the number of their request, and the request itself if it can be sent now. The
+    /// request cannot be sent while a proposal about one of the rows is unanswered, because the row may contradict the proposal.
     pub(super) fn record(
         &mut self,
         rows: &[RowId],
@@ -161,8 +160,8 @@ impl StoreState {
         StoreRequest { id, changes }
     }
 
-    /// Whether a change of more than a date, such as a removal, must wait for a proposal. Until then, nothing that builds on the
-    /// change can be stored.
+    /// Whether a change of more than a date, such as a removal, must wait for a proposal. Until the proposal is answered, nothing
+    /// that builds on the change can be stored.
     pub(super) fn is_stuck(&self) -> bool {
         self.joined().any(|row| self.is_held(&row))
     }
@@ -196,7 +195,7 @@ impl StoreState {
         self.requests.get_mut(&id)?.awaited.as_mut()
     }
 
-    /// Removes an answered request. Its claims are free for other proposals then.
+    /// Removes an answered request. Other proposals may then have the claims of this request.
     pub(super) fn answered(&mut self, id: StoreRequestId) -> Option<Pending> {
         let request = self.requests.remove(&id)?;
         if self.batch == Some(id) {
@@ -213,7 +212,7 @@ impl StoreState {
     /// Records that the rows of a request are stored, or must be sent again.
     pub(super) fn recorded(&mut self, id: StoreRequestId, rows: &[RowId], is_stored: bool) {
         for row in rows {
-            // If a later request contains the row too, that request decides.
+            // If a later request contains the row too, the outcome of that request counts.
             if self.sent.get(row) != Some(&id) {
                 continue;
             }
@@ -281,7 +280,7 @@ impl StoreState {
         self.owed.get(&row).is_some_and(|latest| *latest >= id)
     }
 
-    /// Begins to note which rows change, for a copy of the registry.
+    /// Starts to record which rows change, for a copy of the registry.
     pub(super) fn keep_copy(&mut self) {
         // Leases that did not fit at the start were changed before this call.
         let changed = self.unsent.clone();
@@ -303,26 +302,26 @@ impl StoreState {
         self.uncopied.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The rows in force that the store lacks, each with whether it lacks more than a date.
+    /// The rows in force that the store lacks, and for each row whether the store lacks more than a date.
     pub(super) fn lacking(&self) -> impl Iterator<Item = (RowId, bool)> + '_ {
         let sent = self.sent.keys().filter(|row| !self.unsent.contains(row));
         self.unsent.iter().chain(sent).map(|row| (*row, self.owes(*row)))
     }
 
-    /// Begins a batch. Returns `None` if there is one already. In that case another one follows it.
+    /// Begins a batch. If a batch is already under way, returns `None`, and another batch follows.
     pub(super) fn begin_batch(&mut self) -> Option<StoreRequest> {
         if self.batch.is_some() {
             self.again = true;
             return None;
         }
-        // `record` has given out the number of a batch that is held up.
+        // `record` has already returned the number of a batch that is held up.
         let id = self.held_up.as_ref().map(|(id, _)| *id).unwrap_or_else(|| self.next_id());
         self.batch = Some(id);
         Some(StoreRequest { id, changes: Vec::new() })
     }
 
-    /// Puts the unsent rows into the batch that is about to leave. Rows with an unanswered proposal stay behind. Returns false if
-    /// no row is left to send.
+    /// Puts the unsent rows into the batch that is about to be sent. Rows with an unanswered proposal stay behind. Returns false
+    /// if no row is left to send.
     pub(super) fn fill_batch(&mut self, request: &mut StoreRequest, registry: &ClientRegistry) -> bool {
         // The request is not a batch, or is a batch that is filled already.
         if self.batch != Some(request.id) || self.requests.contains_key(&request.id) {
@@ -359,8 +358,8 @@ impl StoreState {
         true
     }
 
-    /// The next rows to send apart from all others. `None` if somebody waits for the batch, which then contains the rows that it
-    /// is for.
+    /// The next group of rows to send in a batch of its own. `None` if a caller waits for this batch, which must then contain the
+    /// rows that the caller waits for.
     fn next_group(&mut self, batch: StoreRequestId) -> Option<BTreeSet<RowId>> {
         if self.held_up.as_ref().is_some_and(|(id, _)| *id == batch) {
             return None;
@@ -399,7 +398,7 @@ impl StoreState {
         self.apart = Apart::default();
     }
 
-    /// Whether rows have waited for the answer that has just come.
+    /// Whether another batch must follow now, because rows have waited for the answer that has just come.
     pub(super) fn is_due_again(&mut self) -> bool {
         self.batch.is_none() && std::mem::take(&mut self.again)
     }

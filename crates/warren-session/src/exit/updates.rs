@@ -11,7 +11,7 @@ use crate::message::{Message, Network, Update, ip_to_wire};
 use crate::planted::{Bug, is_planted};
 use crate::{PublicKey, UPDATES};
 
-/// The part of the configuration that clients are told, and that may change while they are connected.
+/// The part of the configuration that is announced to clients and may change while they are connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Announced {
     /// DNS servers for clients.
@@ -33,7 +33,7 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// Why they could not.
+    /// If clients could not use one of the values.
     pub fn check_announced(&self, announced: &Announced) -> Result<(), SessionConfigError> {
         self.config_with(announced.clone()).check()
     }
@@ -65,12 +65,12 @@ impl ExitSessions {
     /// key, the registry thus shows which clients no longer need the older one. In a fleet, the registry also shows at which exit a
     /// client was last, so that no other exit waits for that client.
     ///
-    /// Returns whether the client has got the exit's new key.
+    /// Returns whether the client now has the exit's new key.
     pub fn proved(&mut self, now: Instant, client: PublicKey, exit_key: PublicKey) -> bool {
         let newest = self.config.exit_keys.first();
         let is_newest = newest == Some(&exit_key);
         let is_rotating = is_newest && self.config.exit_keys.len() > 1;
-        // A client that has the new key may still have a connection with the old one.
+        // A client that has the new key may still have a connection that proved the old one.
         let has_newest =
             self.registry.by_key(client).is_some_and(|client| client.exit_key.as_ref() == newest);
         let is_recorded = is_rotating || (self.store.is_shared() && !has_newest);
@@ -128,7 +128,7 @@ impl ExitSessions {
     }
 }
 
-/// Whether a session's client has the feature of a bit.
+/// Whether a session's client has the feature with this bit.
 pub(super) fn takes(session: &Session, feature: u64) -> bool {
     session.features & feature != 0
 }

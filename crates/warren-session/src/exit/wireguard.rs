@@ -1,4 +1,4 @@
-//! Sessions of WireGuard clients. The worker does the key exchange. Here, each peer is a connection that sends no
+//! Sessions of WireGuard clients. The worker performs WireGuard's handshakes. Here, each peer is a connection that sends no
 //! messages.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,8 +11,8 @@ use crate::PublicKey;
 use crate::goodbye::Goodbye;
 
 impl ExitSessions {
-    /// Adds a WireGuard client that has connected. It gets a session with this one connection. If it is refused, the connection is
-    /// closed.
+    /// Adds a WireGuard client that has connected. The client gets a session with this one connection. If it is refused, the
+    /// connection is closed.
     pub fn wireguard_up(&mut self, now: Instant, connection: u64, key: PublicKey) {
         self.closed(now, connection);
         // The connection counts as waiting until it is attached, a few lines below.
@@ -34,7 +34,7 @@ impl ExitSessions {
             self.ask_for_lease(key, &planned, None);
             return Err(Goodbye::NotStored);
         }
-        // WireGuard's clients ask for nothing, so they get everything that the operator has set.
+        // A WireGuard client cannot ask for prefixes, so it gets all prefixes that the operator has set.
         let wish = Wish {
             nonce: [0; NONCE_LENGTH],
             host: String::new(),

@@ -7,11 +7,11 @@ use std::fmt;
 pub enum Violation {
     /// A message does not decode.
     Malformed,
-    /// A message is longer than it may be at this point.
+    /// A message is longer than the limit that applies at this point.
     TooLong,
     /// A message came where it is not allowed.
     OutOfOrder,
-    /// A name has characters other than letters, digits, `.`, `_` and `-`, or more than 63 of them.
+    /// A name has characters other than letters, digits, `.`, `_` and `-`, or is longer than 63 characters.
     BadName,
     /// A nonce does not have 16 bytes.
     BadNonce,

@@ -41,7 +41,7 @@ impl MessageDecoder {
         if self.failed.is_some() {
             return;
         }
-        // This happens here and not after each message, because each time moves the remaining bytes.
+        // Bytes that were read are dropped here and not after each message, because dropping them moves the remaining bytes.
         self.buffer.drain(..self.read);
         self.read = 0;
         if self.buffer.len().saturating_add(bytes.len()) > 2 * (PREFIX_LENGTH + MAX_MESSAGE_LENGTH) {
@@ -68,7 +68,8 @@ impl MessageDecoder {
             let unread = self.buffer.get(self.read..).unwrap_or_default();
             let Some((prefix, rest)) = unread.split_first_chunk::<PREFIX_LENGTH>() else { return Ok(None) };
             let length = usize::from(u16::from_be_bytes(*prefix));
-            // The length itself is refused. If the decoder waited for the bytes, a stranger could fill the buffer.
+            // The length is refused before the message arrives. If the decoder waited for the message, a stranger could fill the
+            // buffer.
             if length > self.longest {
                 return Err(self.fail(MessageError::TooLong { limit: self.longest }));
             }

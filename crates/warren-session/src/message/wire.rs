@@ -71,13 +71,13 @@ pub struct Hello {
     /// The fleet that the client follows. Absent if it follows none.
     #[prost(message, optional, tag = "8")]
     pub fleet: Option<Fleet>,
-    /// The session's number among those of its client process. Of two sessions at two exits of a fleet, the one with the higher
-    /// number counts.
+    /// The session's number among the sessions of its client process. Of two sessions at two exits of a fleet, the one with the
+    /// higher number counts.
     #[prost(uint64, tag = "9")]
     pub claim: u64,
 }
 
-/// A fleet, and the serial of the newest roster of it that is known.
+/// A fleet, and the serial of its newest known roster.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Fleet {
     /// The fleet's name.
@@ -169,7 +169,7 @@ pub struct ExitLoad {
     /// The exit's name in the roster.
     #[prost(string, tag = "1")]
     pub exit: String,
-    /// Its load in thousandths of what it can carry.
+    /// The exit's load in thousandths of its capacity.
     #[prost(uint32, tag = "2")]
     pub permille: u32,
 }
@@ -188,7 +188,7 @@ pub struct Attach {
     pub index: u32,
 }
 
-/// The client keeps this session, although it has opened another one at another exit since.
+/// The client keeps this session, although it has since opened another session at another exit.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Stay {
     /// The session's new number, counted as in `Hello`.

@@ -1,4 +1,4 @@
-//! The addresses of one network: which addresses are taken, and which one is next.
+//! The addresses of one network: which addresses are taken, and which free address is assigned next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,13 +11,13 @@ use crate::PublicKey;
 use crate::compact::compact;
 use crate::message::is_unicast;
 
-/// Number of places that a key tries before it gets the next free address. In a network that is half full, half of these places are
-/// taken.
+/// Number of addresses, computed from its key, that a client tries before it gets the next free address. In a network that is half
+/// full, half of these addresses are taken.
 const PLACES: u32 = 16;
 
-/// One network. Addresses are stored as numbers (IPv4 in the low 32 bits), so that both families share the code.
-/// Unused addresses are given out first, in ascending order. A returned address therefore stays unused as long as possible before
-/// another client gets it. Exits that share the network scatter their clients instead.
+/// One network. Addresses are stored as numbers (IPv4 in the low 32 bits), so that both families share the code. Addresses that
+/// were never used are assigned first, in ascending order. A returned address therefore stays unused as long as possible before
+/// another client gets it. Exits that share the network assign scattered addresses instead ([`Self::free`]).
 #[derive(Debug)]
 pub(super) struct Range {
     network: IpNet,
@@ -77,7 +77,7 @@ impl Range {
         self.taken.get(&number).copied()
     }
 
-    /// Checks that a client can have the address at all.
+    /// Checks that the address can be a client's, whether it is taken or not.
     pub(super) fn check(&self, number: u128) -> Result<(), PoolError> {
         let address = self.address(number);
         if !self.network.contains(&address) {
@@ -86,8 +86,8 @@ impl Range {
         if (self.first..=self.last).contains(&number) { Ok(()) } else { Err(PoolError::Reserved { address }) }
     }
 
-    /// The next free address, if any. With a key, the key's own places are tried first. Two exits that do not know each other's
-    /// clients therefore rarely choose the same address.
+    /// Returns a free address, if any. With the key `scattered`, addresses computed from that key are tried first. Two exits that
+    /// do not know each other's clients therefore rarely choose the same address.
     pub(super) fn free(&self, scattered: Option<PublicKey>) -> Option<u128> {
         let is_free = |number: &u128| !self.promised.contains(number) && !self.taken.contains_key(number);
         let place = scattered.and_then(|key| self.places(key).find(is_free));
@@ -98,12 +98,12 @@ impl Range {
         unused.or_else(|| self.given_back.iter().copied().find(is_free))
     }
 
-    /// Addresses that a key tries first.
+    /// The addresses that are tried first for a key.
     fn places(&self, key: PublicKey) -> impl Iterator<Item = u128> + use<> {
         let (first, count) = (self.first, self.last - self.first + 1);
         let (head, _) = key.0.split_first_chunk().expect("a key has 32 bytes");
         let seed = u128::from_le_bytes(*head);
-        // Rotations of a random number serve as further random numbers. Exits agree on them, because they share the key.
+        // Rotations of a random number serve as further random numbers. Every exit computes the same addresses for a key.
         (0..PLACES).map(move |turn| first + seed.rotate_left(turn * 7) % count)
     }
 
@@ -123,7 +123,7 @@ impl Range {
         }
     }
 
-    /// Sets whether an address is about to be given to a client. Meanwhile, it is not free.
+    /// Sets whether an address is about to be given to a client. Such an address is not free.
     pub(super) fn promise(&mut self, number: u128, is_promised: bool) {
         if is_promised {
             self.promised.insert(number);
@@ -141,8 +141,8 @@ impl Range {
         self.away.iter().map(|(_, key)| *key)
     }
 
-    /// Updates the keys in `away`. `before` and `after` say since when the key has been offline with a sticky lease. They are
-    /// `None` if it was not or is not.
+    /// Updates the keys in `away`. `before` and `after` are the old and the new value of the time since when the key has been
+    /// offline with a sticky lease. `None` means that it is online or has no sticky lease.
     pub(super) fn set_away(&mut self, key: PublicKey, before: Option<SystemTime>, after: Option<SystemTime>) {
         if before != after {
             before.map(|since| self.away.remove(&(since, key)));

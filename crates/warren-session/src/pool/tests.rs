@@ -244,7 +244,7 @@ fn reserve(pool: &mut AddressPool, model: &mut Model, key: PublicKey, host: u8) 
     Ok(())
 }
 
-/// Makes a new pool from what a registry would have kept. Every client is offline then.
+/// Makes a new pool from the leases that a registry would have kept. Every client starts offline.
 fn restart(network: Ipv4Net, model: &mut Model) -> AddressPool {
     let mut pool = AddressPool::new(Some(network), None).unwrap();
     let now = at(5_000);

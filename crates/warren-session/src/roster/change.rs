@@ -1,4 +1,4 @@
-//! Makes the next roster from the one before. An operator does this on a machine that has the fleet key.
+//! Makes the next roster from the previous one. An operator does this on a machine that has the fleet key.
 
 use std::time::SystemTime;
 
@@ -51,7 +51,7 @@ pub fn begin(
     sign(Roster { fleet, serial: 1, issued_at: now, signer, exits, handovers: Vec::new() }, key)
 }
 
-/// Signs the next roster of a fleet: the old one with a change.
+/// Signs the next roster of a fleet, which is the old roster with a change.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What a roster says, and its encoding.
+//! The content of a roster, and its encoding.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -41,7 +41,7 @@ pub struct RosterExit {
     pub name: String,
     /// The keys that clients accept for the exit: two while its key is being rotated.
     pub public_keys: Vec<PublicKey>,
-    /// Where the exit listens, in the order in which clients should try.
+    /// Where the exit listens, in the order in which clients should try these endpoints.
     pub endpoints: Vec<RosterEndpoint>,
     /// Where the exit is, for people. May be empty.
     pub region: String,
@@ -57,7 +57,7 @@ pub enum ExitState {
     /// The exit accepts clients.
     #[default]
     Serving,
-    /// Clients use it only if no other exit answers.
+    /// Clients use the exit only if no other exit answers.
     Draining,
 }
 
@@ -81,7 +81,7 @@ impl Roster {
         roster.encode_to_vec()
     }
 
-    /// Reads what [`Self::encode`] writes, and nothing else.
+    /// Decodes the bytes that [`Self::encode`] writes, and refuses any other encoding.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, RosterError> {
         let message = wire::Roster::decode(bytes).map_err(|_| RosterError::Malformed)?;
         let fleet = FleetName::try_from(message.fleet)?;
@@ -153,7 +153,7 @@ impl RosterExit {
     }
 }
 
-/// Checks that the exits are in the order of their names, and that no name, key or endpoint is there twice.
+/// Checks that the exits are in the order of their names, and that no name, key or endpoint occurs twice.
 fn check_unique(exits: &[RosterExit]) -> Result<(), RosterError> {
     if !exits.is_sorted_by(|one, next| one.name <= next.name) {
         return Err(RosterError::NotCanonical);

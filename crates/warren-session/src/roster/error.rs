@@ -55,7 +55,7 @@ pub enum RosterError {
         /// The exit.
         exit: String,
     },
-    /// Two exits have the same name, key or endpoint, or an exit has it twice.
+    /// A name, key or endpoint occurs twice.
     #[error("{what} {value:?} is there twice")]
     Twice {
         /// The name, key or endpoint that occurs twice.
@@ -118,7 +118,7 @@ pub enum ChangeError {
     /// The fleet key has been used before.
     #[error("the new fleet key must be one that the fleet has never had: make one")]
     UsedKey,
-    /// The result would not be a roster.
+    /// The result would not be a valid roster.
     #[error("the roster would be invalid: {0}")]
     Invalid(#[from] RosterError),
 }

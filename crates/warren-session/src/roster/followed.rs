@@ -16,20 +16,20 @@ pub struct FollowedFleet {
     newest: SignedRoster,
 }
 
-/// How an accepted roster relates to the one before.
+/// How an accepted roster relates to the newest roster known before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RosterNews {
     /// The roster was known already.
     Known,
     /// The roster is newer.
     Newer,
-    /// The roster is newer, and signed by another key, to which the earlier one has handed over.
+    /// The roster is newer, and signed by another key, to which the earlier key has handed over.
     NewKey,
 }
 
 impl FollowedFleet {
     /// Follows the fleet of a roster. The roster's signer is taken to be the fleet's key, so the caller must have a reason to
-    /// trust it.
+    /// trust that key.
     pub fn begin(newest: SignedRoster) -> Self {
         Self { newest }
     }

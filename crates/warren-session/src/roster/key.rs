@@ -47,7 +47,7 @@ impl FleetKey {
     ///
     /// # Errors
     ///
-    /// If it does not hold one key. The message never repeats the text.
+    /// If the text does not contain exactly one key. The message never repeats the text.
     pub fn from_file_text(text: &str) -> Result<Self, FleetKeyError> {
         let bytes = Zeroizing::new(STANDARD.decode(text.trim()).map_err(|_| FleetKeyError::Content)?);
         let seed =
@@ -99,7 +99,7 @@ impl FleetPublicKey {
         &self.0.0
     }
 
-    /// Reads a key from a message. `None` unless it has 32 bytes and is a point on the curve of large order.
+    /// Reads a key from a message. `None` unless it has 32 bytes and is a point of large order on the curve.
     pub(super) fn from_wire(bytes: &[u8]) -> Option<Self> {
         PublicKey::from_wire(bytes).map(Self)
     }
@@ -123,7 +123,7 @@ impl fmt::Display for FleetPublicKey {
     }
 }
 
-/// Why there is no fleet key.
+/// Why a fleet key cannot be made or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FleetKeyError {
     /// The operating system has no random bytes.

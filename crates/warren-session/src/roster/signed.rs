@@ -16,7 +16,7 @@ use super::wire;
 const DOMAIN: &[u8] = b"warren fleet roster, version 1\0";
 
 /// A roster, with its signature by the key that it names as its signer. [`FollowedFleet`](super::FollowedFleet) decides whether
-/// that is the fleet's key.
+/// the signer is the fleet's key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SignedRoster {
     content: Roster,
@@ -53,7 +53,7 @@ impl SignedRoster {
         Ok(Self { content, bytes: bytes.to_vec() })
     }
 
-    /// Reads the text that [`Self::to_line`] writes. It may be hostile.
+    /// Reads the text that [`Self::to_line`] writes. The text may be hostile.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Tests of rosters: what is signed, what is refused, and which roster follows which.
+//! Tests of rosters: the signed bytes, the refusals, and which roster may follow another one.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -271,7 +271,7 @@ fn key(number: u8) -> FleetKey {
     FleetKey::from_file_text(&base64::engine::general_purpose::STANDARD.encode([number; 32])).unwrap()
 }
 
-/// The first roster of a fleet with so many exits.
+/// The first roster of a fleet with this many exits.
 fn fleet(key: &FleetKey, exits: u8) -> SignedRoster {
     begin("acme".parse().unwrap(), (0..exits).map(exit).collect(), key, NOW).unwrap()
 }

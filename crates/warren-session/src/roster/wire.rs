@@ -26,7 +26,7 @@ pub(crate) struct Roster {
     /// The fleet key that signs, 32 bytes.
     #[prost(bytes = "vec", tag = "4")]
     pub(crate) signer: Vec<u8>,
-    /// In the order of names.
+    /// The exits, in the order of their names.
     #[prost(message, repeated, tag = "5")]
     pub(crate) exits: Vec<Exit>,
     /// How the fleet key has changed, the earliest change first.
@@ -40,7 +40,7 @@ pub(crate) struct Exit {
     /// The exit's name in the fleet.
     #[prost(string, tag = "1")]
     pub(crate) name: String,
-    /// Its Ed25519 keys, 32 bytes each.
+    /// The exit's Ed25519 keys, 32 bytes each.
     #[prost(bytes = "vec", repeated, tag = "2")]
     pub(crate) public_keys: Vec<Vec<u8>>,
     /// `HOST:PORT` each.
@@ -49,10 +49,10 @@ pub(crate) struct Exit {
     /// Where the exit is, for people to read. May be empty.
     #[prost(string, tag = "4")]
     pub(crate) region: String,
-    /// Its share of clients compared with the other exits' weights, at least 1.
+    /// The exit's share of clients compared with the other exits' weights, at least 1.
     #[prost(uint32, tag = "5")]
     pub(crate) weight: u32,
-    /// 0: it accepts clients. 1: it is being drained.
+    /// 0: the exit accepts clients. 1: the exit is being drained.
     #[prost(uint32, tag = "6")]
     pub(crate) state: u32,
 }

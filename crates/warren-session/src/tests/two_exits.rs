@@ -1,6 +1,6 @@
-//! One client moves between two exits of its fleet. Paths die and come back, exits are drained, refuse, crash and carry nothing,
-//! and the store is late. Each seed makes its own trouble. The rules are checked after each step (`checks`). Once the trouble is
-//! over, the client must be at one exit, and the store must know which.
+//! One client moves between two exits of its fleet. Paths fail and recover. Exits are drained, refuse sessions, crash, or carry
+//! no packets. The store is late. Each seed makes its own trouble. The rules are checked after each step (`checks`). Once the
+//! trouble is over, the client must be at one exit, and the store must know which.
 #![allow(clippy::wildcard_enum_match_arm, reason = "test code")]
 
 mod checks;
@@ -15,7 +15,7 @@ use self::trouble::Trouble;
 use self::world::World;
 use crate::planted_moves::Bug;
 
-/// Number of seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
+/// The seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
 const SEEDS: std::ops::Range<u64> = 0..10_000;
 
 /// `--ignored` runs these, in some minutes.
@@ -91,7 +91,7 @@ fn run(seed: u64) {
     world.wait(1_500);
     for _ in 0..10 + random.below(25) {
         Trouble::draw(&mut random).make(&mut world);
-        // Short pauses fall into each step of a move, and long ones last until it has ended.
+        // Short pauses end within a step of a move. Long pauses last until the move has ended.
         let pause = match random.below(4) {
             0 => random.below(60_000),
             1 => random.below(6_000),

@@ -43,7 +43,7 @@ fn an_exit_gets_clients_by_the_part_of_it_that_is_free() {
     let counts = firsts(&[at(10, 5), at(10, 6)]);
     assert!(counts[0].abs_diff(500) < 10, "{counts:?}");
     assert_eq!(firsts(&[at(10, 1_000), at(10, 999)]), [0, 1_000]);
-    // The control: if nobody has room, all share what there is.
+    // The control: if all exits are full, they share the clients by weight.
     let counts = firsts(&[at(10, 1_000), at(10, 1_000)]);
     assert!(counts[0].abs_diff(500) < 10, "{counts:?}");
 }
@@ -104,7 +104,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let first = 2 + below(&mut random, 60_000);
-        // Up to one enrolled client in eight is away.
+        // Up to one enrolled client in eight is not connected.
         let away = below(&mut random, 9);
         let mut addresses = Vec::new();
         let mut next = first;

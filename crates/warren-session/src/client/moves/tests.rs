@@ -149,7 +149,7 @@ fn a_better_exit_waits_for_the_pause_and_a_failed_one_for_its_own() {
     test.moves.end();
     let later = test.now + PAUSE;
     assert!(!test.moves.may_go(test.now, false, 2));
-    // The controls: another exit, a later time, and an exit in use that sends its clients away.
+    // The controls: another exit, a later time, and an exit in use that sends its clients to other exits.
     assert!(test.moves.may_go(test.now, false, 1) && test.moves.may_go(later, false, 2));
     assert!(test.moves.may_go(test.now, true, 2));
 
@@ -173,7 +173,7 @@ fn an_exit_asks_until_the_client_leaves_and_one_move_is_proven_at_a_time() {
     moves.answered(at, Which::Beside);
     assert_eq!(moves.next(at, UP, UP, || 0), Some(Step::Switch));
     moves.switched(at);
-    // The next exit is drained, too.
+    // The new exit is drained, too.
     assert!(moves.asked_to_leave(at, Duration::ZERO));
     assert_eq!(moves.next(at, UP, UP, || 1), Some(Step::Race));
 }

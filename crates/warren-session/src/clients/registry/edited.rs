@@ -61,7 +61,7 @@ impl ClientRegistry {
             let Some(client) = self.enrolled(key) else { continue };
             let was_open = edited.invitations.get(token).is_some_and(|named| named.used_by.is_none());
             let is_upgraded = client.next_public_key == Some(key);
-            // The file has either the WireGuard client that the invitation upgraded, or no client of this invitation yet.
+            // `edited` contains either the WireGuard client that the invitation upgraded, or no client of this invitation yet.
             let taken = match edited.by_key(client.public_key).filter(|_| was_open && is_upgraded).cloned() {
                 Some(named) => edited.replace(Client { next_public_key: Some(key), ..named }),
                 None if was_open && !is_upgraded => edited.add(client.clone()),
@@ -74,8 +74,8 @@ impl ClientRegistry {
         edited
     }
 
-    /// Completes the key rotation of each client whose next key is its only key in `edited`. Otherwise it would look as if one
-    /// client was removed and another added.
+    /// Completes the key rotation of each client whose next key is its only key in `edited`. Without this, `edited` would seem to
+    /// remove one client and add another.
     fn finish_rotations(&mut self, edited: &Self, now: SystemTime) {
         let is_there = |key: PublicKey| edited.by_key(key).is_some();
         let rotating = self.iter().filter_map(|client| Some((client.public_key, client.next_public_key?)));
@@ -87,7 +87,7 @@ impl ClientRegistry {
     fn with_own_dates(&self, edited: &Client) -> Client {
         let edited = edited.clone();
         let Some(own) = self.by_key(edited.public_key) else {
-            // Only the pool gives sticky leases.
+            // Sticky leases come only from the pool, not from an edited file.
             return Client { leased_ipv4: None, leased_ipv6: None, ..edited };
         };
         Client {
@@ -106,7 +106,7 @@ impl ClientRegistry {
             self.invitations.iter().map(|(_, invitation)| invitation.clone()).collect();
         for invitation in own {
             let named = edited.invitations.get(&invitation.token_sha256);
-            // The file is older than the use of an invitation, so a listed invitation that was used since keeps its new state.
+            // An invitation may have been used after the file was written. Such an invitation keeps its new state.
             if named.is_none() || invitation.used_by.is_none() {
                 self.set_invitation(invitation.token_sha256, named.cloned());
             }

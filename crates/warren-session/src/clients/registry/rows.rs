@@ -56,7 +56,7 @@ impl ClientRegistry {
                     clients.extend(client);
                 }
                 RowChange::Removed { key, removed: Some(_) } => {
-                    // Only this registry may know yet that the key has become a client's current key.
+                    // In this registry, the key may already be a client's current key, which the store does not know yet.
                     self.set_client(key, None);
                     if let Some(client) = self.by_next_key(key).cloned() {
                         self.set_client(client.public_key, Some(Client { next_public_key: None, ..client }));

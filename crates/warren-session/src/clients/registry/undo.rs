@@ -23,7 +23,7 @@ impl ClientRegistry {
         }
     }
 
-    /// Finds out which rows a change would change, without making it.
+    /// Tries a change and undoes it. Returns its result and the rows that it would change.
     pub(crate) fn changes_of<T, E>(
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<T, E>,
@@ -47,7 +47,7 @@ impl ClientRegistry {
 
     /// Undoes a change.
     pub(crate) fn restore(&mut self, before: Before) {
-        // Nothing is checked here. Between two rows, the registry may contradict itself.
+        // Nothing is checked here, because the registry may contradict itself until all rows are restored.
         before.into_rows().for_each(|row| self.put(row));
     }
 

@@ -121,7 +121,7 @@ fn can_add(registry: &ClientRegistry, client: &Client) -> bool {
         })
 }
 
-/// Checks a registry's promises for every client.
+/// Checks a registry's invariants for every client.
 fn check(registry: &ClientRegistry) -> Result<(), TestCaseError> {
     let clients: Vec<_> = registry.iter().collect();
     prop_assert_eq!(clients.len(), registry.len());

@@ -112,7 +112,7 @@ fn a_stay_that_changes_nothing_is_not_counted_and_costs_nothing() {
     }
     assert_eq!(exit.actions(), []);
     assert_eq!(exit.sessions.stays_refused(), 0);
-    // The control: a change has an effect.
+    // The control: a Stay with a higher number has an effect.
     exit.sessions.elsewhere(exit.now, ALICE, &[NONCE_A; 16], 5_000);
     exit.sessions.received(exit.now, 1, &encode(&Message::Stay(Stay { claim: 5_001 })));
     assert!(matches!(exit.actions()[..], [Action::Stays { key: ALICE, .. }]));

@@ -9,7 +9,7 @@ use crate::roster::{
     begin, change, rotate,
 };
 
-/// The Hello of a client that follows rosters and has the one with this serial.
+/// The Hello of a client that follows rosters and has the roster with this serial.
 fn follower(serial: Option<u64>) -> Message {
     let Message::Hello(hello) = hello(NONCE_A) else { unreachable!() };
     let fleet = serial.map(|serial| Fleet { name: "acme".into(), serial });

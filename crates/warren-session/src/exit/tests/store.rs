@@ -508,8 +508,8 @@ fn nothing_is_stored_for_a_client_of_another_version() {
     assert_eq!(exit.lease_of(ALICE), crate::pool::Lease::default());
 }
 
-/// Lets the store answer every request until none is left. It refuses those with a row that `refuses` names. Returns how many it
-/// refused.
+/// Lets the store answer every request until none is left. The store refuses a request if `refuses` is true for one of its rows.
+/// Returns the number of refused requests.
 fn answer_all(exit: &mut Exit, refuses: impl Fn(&RowChange) -> bool) -> usize {
     let mut refused = 0;
     while let Some(request) = exit.unanswered.first() {
@@ -550,7 +550,7 @@ fn a_row_that_the_store_keeps_refusing_holds_up_no_other_row_and_no_enrolment() 
     );
     exit.answer(Ok(()));
     assert!(exit.disk.by_key(STRANGER).is_some());
-    // The row is tried now and then.
+    // The refused row is sent again now and then.
     let refused: usize = (0..100).map(|_| pass(&mut exit, of_alice)).sum();
     assert!((1..=3).contains(&refused), "{refused} times in ten seconds");
     assert!(exit.sessions.owes() && !exit.disk.by_key(ALICE).unwrap().disabled);

@@ -5,7 +5,8 @@ use crate::UPDATES;
 use crate::key::tests_key;
 use crate::message::Update;
 
-/// An exit that rotates its key, with a session of two connections whose client takes updates, and one whose client does not.
+/// An exit that rotates its key. It has a session of two connections whose client accepts updates, and a session whose client
+/// does not.
 fn exit_with_sessions() -> Exit {
     let config = SessionConfig { features: UPDATES, exit_keys: vec![tests_key(0)], ..network() };
     let mut exit = Exit::with(config);

@@ -23,7 +23,7 @@ pub(super) const GUESTS: usize = 2;
 /// Number of keys on each client's machine.
 pub(super) const KEYS: usize = 3;
 
-/// One key of a client's machine. No other client ever gets it.
+/// One key of a client's machine. No other client ever gets this key.
 pub(super) fn key_of(client: usize, number: usize) -> PublicKey {
     PublicKey([u8::try_from(1 + client + 10 * number).unwrap(); 32])
 }
@@ -49,7 +49,7 @@ pub(super) struct ClientsModel {
     clients: BTreeMap<String, Client>,
     /// Invitations that the exit has neither withdrawn nor deleted.
     invitations: Vec<Invited>,
-    /// Every token that was given out, with its client.
+    /// Every token that was issued, with its client.
     tokens: Vec<(InviteToken, usize)>,
     /// Keys of hosts that the exit had to refuse at some time.
     shut_out: BTreeSet<PublicKey>,
@@ -181,7 +181,7 @@ impl ClientsModel {
         key_is_free && address_is_free && prefixes_are_free
     }
 
-    /// Records an operator's change of a client. The exit may lease new addresses where the change took sticky ones.
+    /// Records an operator's change of a client. If the change removes sticky addresses, the exit may lease new ones.
     pub(super) fn replace(&mut self, after: Client) {
         let before = self.clients.insert(after.name.clone(), after.clone()).expect("a client that there was");
         for other in self.clients.values_mut() {
@@ -231,13 +231,13 @@ impl ClientsModel {
         InviteToken::new(bytes)
     }
 
-    /// Remembers that the next token was given out.
+    /// Records that the next token was issued.
     pub(super) fn give_token(&mut self, client: usize) {
         let token = self.next_token();
         self.tokens.push((token, client));
     }
 
-    /// Invites a client with the latest token if that is possible. Returns whether it is.
+    /// Invites a client with the latest token if that is possible. Returns whether the client was invited.
     pub(super) fn invite(&mut self, client: usize, expires: SystemTime, now: SystemTime) -> bool {
         let (name, (token, _)) = (name_of(client), *self.tokens.last().expect("a token was given out"));
         if self.clients.contains_key(&name) {

@@ -50,8 +50,8 @@ impl ExitModel {
         Self { ever_attached: self.ever_attached.clone(), ..Self::default() }
     }
 
-    /// Checks an action and records it. `disk` is the registry that a restart would find, and `lacks` says which
-    /// clients' rows it may lack.
+    /// Checks an action and records it. `disk` is the registry that a restart would find, and `lacks` says which clients' rows
+    /// that registry may lack.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -111,7 +111,7 @@ impl ExitModel {
                 let opened = self.open.remove(session).expect("ended once, and only what was opened");
                 assert!(opened.attached.is_empty(), "ended with connections attached");
                 self.ended.insert(*session);
-                // A removed client has no date.
+                // A removed client has no row, so no date has to be stored.
                 if clients.by_key(opened.key).is_some() {
                     self.unwritten.get_or_insert((now, opened.key));
                 }

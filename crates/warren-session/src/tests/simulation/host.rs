@@ -13,7 +13,7 @@ use super::exit_model::ExitModel;
 use super::network::{Network, Packet, Wire};
 use super::world::random;
 
-/// The host whose version takes no updates.
+/// The host whose version does not accept updates.
 pub(super) const OLD_VERSION: usize = 3;
 
 /// Number of connections that each host asks for.
@@ -30,7 +30,7 @@ pub(super) struct Host {
     pub(super) stopped: Option<Stop>,
     /// The number of the latest announcement of the session's exit that the host has received.
     pub(super) announced: u32,
-    /// The fleet that it follows.
+    /// The fleet that the host follows.
     fleet: Option<FollowedFleet>,
 }
 
@@ -163,14 +163,14 @@ impl Host {
     }
 }
 
-/// The number of an announcement, which is in its resolver's address. 0 before the first announcement.
+/// The number of an announcement, read from the address of the announced resolver. 0 before the first announcement.
 pub(super) fn announcement(dns: &[IpAddr]) -> u32 {
     dns.iter()
         .map(|server| if let IpAddr::V4(server) = server { server.to_bits() & 0xff_ffff } else { 0 })
         .sum()
 }
 
-/// The end of a connection that has no Goodbye.
+/// The end of a connection without a Goodbye.
 pub(super) fn lost() -> crate::client::ConnectionEnd {
     crate::client::ConnectionEnd::Lost("the connection was cut".into())
 }

@@ -98,7 +98,7 @@ impl Input<'_> {
         }
     }
 
-    /// One change in eight cannot be saved.
+    /// Whether a change can be saved. One change in eight cannot.
     fn saved(&mut self) -> bool {
         self.byte() % 8 != 7
     }

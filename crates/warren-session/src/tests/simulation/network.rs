@@ -21,23 +21,23 @@ pub(super) struct Wire {
     pub(super) key: PublicKey,
     /// The host at the client's end, and the connection's index there. `None` for strangers and restarted hosts.
     pub(super) owner: Option<(usize, u32)>,
-    /// The host that began it. `None` for strangers.
+    /// The host that began the connection. `None` for strangers.
     pub(super) dialler: Option<usize>,
     pub(super) to_exit: VecDeque<Packet>,
     pub(super) to_client: VecDeque<Packet>,
     /// Whether the exit knows the connection, and does not know yet that it has ended.
     pub(super) exit_has_it: bool,
-    /// Whether the exit closed it or crashed.
+    /// Whether the exit has closed the connection or crashed.
     pub(super) exit_is_done: bool,
-    /// The path drops everything, and neither side is told.
+    /// Whether the path drops all packets while neither side is told.
     pub(super) is_silent: bool,
-    /// The connection must never be attached.
+    /// Whether the peer is a forger, whose connection must never be attached.
     pub(super) is_forger: bool,
-    /// When the exit learned of it.
+    /// When the exit learned of the connection.
     pub(super) connected: Option<Instant>,
 }
 
-/// All connections by number.
+/// All connections, keyed by number.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     pub(super) wires: BTreeMap<u64, Wire>,

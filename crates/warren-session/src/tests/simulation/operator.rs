@@ -1,4 +1,4 @@
-//! The operator's changes while the exit runs, the requests of machines besides sessions, and the wall clock.
+//! The operator's changes while the exit runs, the requests that machines make outside of sessions, and the wall clock.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, UNIX_EPOCH};
@@ -21,7 +21,8 @@ use super::world::{SHARED, World};
 /// An operator's change of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
-    /// Sets the next key: one of its machine's keys, another client's key, or its current one, which cancels a rotation.
+    /// Sets the next key: a key of the client's machine, another client's key, or the client's current key, which cancels a
+    /// rotation.
     NextKey(Which),
     /// Sets the last byte of the static address, which may be the exit's own or another client's. 0 removes the static address.
     Ipv4(u8),
@@ -37,9 +38,9 @@ pub(super) enum Elsewhere {
     Remove,
     Disable,
     Enable,
-    /// Enrols a client with a token that was given out.
+    /// Enrols a client with a token that was issued.
     Enrol,
-    /// Gives a client a static address that another client has as a sticky one.
+    /// Gives a client a static address that is another client's sticky address.
     TakeAddress,
     /// Gives a client addresses from the other exit's pool, because the client connects there.
     Lease,
@@ -78,7 +79,7 @@ impl World {
         }
     }
 
-    /// Tells clients another resolver, whose address has the announcement's number, and hands them the next roster.
+    /// Announces another resolver, whose address contains the announcement's number, and sends the next roster to clients.
     pub(super) fn announce(&mut self) {
         let Some(exit) = &mut self.exit else { return };
         let before = exit.announced();
@@ -193,13 +194,13 @@ impl World {
         }
     }
 
-    /// Invites a client's machine for some seconds. The client is mostly not enrolled.
+    /// Invites a client's machine for some seconds. In most cases, the client is not enrolled.
     pub(super) fn invite(&mut self, which: Which, seconds: u64) {
         let absent = self.clients.absent();
         let number = absent.get(which.index(absent.len() + 1)).copied().unwrap_or(0);
         let wall = self.wall();
         let Some(exit) = &mut self.exit else { return };
-        // The file has whole seconds.
+        // The file stores times in whole seconds.
         let since_epoch = Duration::from_secs(wall.duration_since(UNIX_EPOCH).unwrap().as_secs() + seconds);
         let expires = UNIX_EPOCH + since_epoch;
         let token_sha256 = self.clients.next_token().digest();
@@ -296,8 +297,8 @@ impl World {
         self.act();
     }
 
-    /// Gives a client that has a session here another one at another exit. It belongs to the same process, or to another host with
-    /// the client's key.
+    /// Gives a client that has a session here another session at another exit. The other session belongs to the same process, or
+    /// to another host with the client's key.
     pub(super) fn move_away(&mut self, which: Which, is_same: bool) {
         let Some(exit) = self.exit.as_mut().filter(|_| self.store.is_shared) else { return };
         let sessions: Vec<_> = exit.sessions().map(|session| (session.id(), session.key())).collect();
@@ -328,7 +329,7 @@ impl World {
         assert_eq!(exit.timeout(), due, "a step of the clock moves no deadline");
     }
 
-    /// Checks that the open invitations are those that were given out, regardless of clock steps.
+    /// Checks that the open invitations are those that were issued, regardless of clock steps.
     pub(super) fn check_invitations(&self) {
         let Some(exit) = self.exit.as_ref().filter(|_| self.store.is_idle()) else { return };
         let open = exit.registry().open_invitations(self.wall());

@@ -1,4 +1,4 @@
-//! The rosters that the operator hands to the exit, one after the other.
+//! The rosters that the operator gives to the exit, one after the other.
 
 use std::sync::OnceLock;
 use std::time::UNIX_EPOCH;

@@ -9,10 +9,10 @@ use crate::clients::{ClientRegistry, Invitation, RowChange, RowId};
 use crate::exit::{StoreRefusal, StoreRequest, StoreRequestId};
 use crate::invite::TokenDigest;
 
-/// How the store works.
+/// How fast the store answers, and whether it accepts requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mood {
-    /// It answers at once.
+    /// The store answers at once.
     Prompt,
     /// The store works only when a step says so.
     Slow,
@@ -20,7 +20,7 @@ pub(super) enum Mood {
     Down,
 }
 
-/// An answer or a change from the store. These come in the order of the store's history.
+/// An answer or a change from the store. They arrive in the order of the store's history.
 #[derive(Clone, Debug)]
 pub(super) enum News {
     Stored(StoreRequestId, Result<(), StoreRefusal>),
@@ -30,9 +30,9 @@ pub(super) enum News {
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) mood: Mood,
-    /// Whether it has other writers, and checks what it is asked to write.
+    /// Whether the store has other writers, and checks each request against their changes.
     pub(super) is_shared: bool,
-    /// Whether the exit is linked to it. The link to a shared store begins with a whole copy.
+    /// Whether the exit is linked to the store. The link to a shared store begins with a whole copy.
     pub(super) is_linked: bool,
     /// Whether the next request is refused.
     pub(super) refuses_next: bool,
@@ -44,11 +44,11 @@ pub(super) struct Store {
     made: usize,
     /// The number of the latest change of a row by another writer.
     changed_by_others: BTreeMap<RowId, usize>,
-    /// Every key that was ever a client's.
+    /// Every key that has ever belonged to a client.
     ever: BTreeSet<PublicKey>,
     /// Every address that a client has ever had, with the client's name.
     leased: BTreeSet<(IpAddr, String)>,
-    /// The key of the client that was told that the token has enrolled it.
+    /// For each token, the key that its client was told is enrolled.
     acknowledged: BTreeMap<TokenDigest, PublicKey>,
 }
 
@@ -85,7 +85,7 @@ impl Store {
         self.leased.contains(&(address, name.to_owned()))
     }
 
-    /// Whether everything asked and written has arrived.
+    /// Whether no request and no answer or change is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.requests.is_empty() && self.news.is_empty()
     }
@@ -149,7 +149,8 @@ impl Store {
         Some(news)
     }
 
-    /// Cuts the link. The exit gets no answer to requests that are under way. These are lost, or written without an answer.
+    /// Cuts the link. The exit gets no answer to requests that are under way. These requests are lost, or written without an
+    /// answer.
     pub(super) fn unlink(&mut self, loses: bool) -> Vec<StoreRequestId> {
         let unheard = self.news.iter().filter_map(|news| match news {
             News::Stored(id, _) => Some(*id),
@@ -185,7 +186,7 @@ impl Store {
         }
     }
 
-    /// Whether the row may be different at the exit, because a change has not reached it yet.
+    /// Whether the row may be different at the exit, because a change has not reached the exit or the store yet.
     pub(super) fn is_unheard(&self, id: RowId) -> bool {
         let asked = self.requests.iter().flat_map(|(request, _)| &request.changes);
         asked

@@ -16,10 +16,10 @@ use crate::planted::Bug;
 #[allow(unreachable_pub, clippy::print_stderr, reason = "other crates' tests have the file, too")]
 mod replayed;
 
-/// Number of seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
+/// The seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
 const SEEDS: std::ops::Range<u64> = 0..1_500;
 
-/// Number of seeds that must pass before a release. `--ignored` runs them, which takes some minutes.
+/// The seeds that must pass before a release. `--ignored` runs them, which takes some minutes.
 const MANY_SEEDS: std::ops::Range<u64> = 0..10_000;
 
 /// Most seeds that may pass before a planted bug is found.

@@ -31,30 +31,30 @@ pub(super) enum Step {
     CutClientSide(Which),
     CutExitSide(Which),
     Silence(Which),
-    /// In milliseconds.
+    /// A pause in milliseconds.
     Wait(u64),
     WaitForTimeout,
     CrashExit,
     ShutExitDown,
     StartExit,
     RestartClient(Which, bool),
-    /// A host's process ends, with or without a Goodbye. The next process uses another of its keys, mostly the one that the
-    /// operator set.
+    /// A host's process ends, with or without a Goodbye. The next process uses another key of its machine, mostly the key that
+    /// the operator set.
     ChangeKey(Which, Which, bool),
     RemoveClient(Which),
     SetDisabled(Which, bool),
     AddClient(Which),
     /// A change of a client, and whether saving it succeeds.
     SetClient(Which, Change, bool),
-    /// Valid for this many seconds.
+    /// An invitation that is valid for this many seconds.
     Invite(Which, u64),
-    /// Uses a token that was given out, with a key of the machine that has it.
+    /// Uses a token that was issued, with a key of the machine that has the token.
     Enrol(Which, Which),
-    /// In seconds.
+    /// A step of the wall clock in seconds.
     SetClock(i64),
     SayToExit(Which, Vec<u8>),
     SayToClient(Which, Vec<u8>),
-    /// Attach to an open session, or to one of this number, with the right key and a wrong token.
+    /// Attach to an open session, or to a session of this number, with the right key and a wrong token.
     ForgeAttach(u64, u32),
     /// Attach to a host's session with its token and another host's key.
     StealToken(Which, Which, u32),
@@ -67,7 +67,7 @@ pub(super) enum Step {
     Elsewhere(Which, Elsewhere),
     /// The exit loses its link to the store and gets another one.
     Relink,
-    /// A client gets a newer session at another exit, from the same process or from one on another host.
+    /// A client gets a newer session at another exit, opened by the same process or by a process on another host.
     MovedAway(Which, bool),
     /// The operator changes the resolvers.
     Announce,
@@ -209,7 +209,7 @@ impl World {
         self.lose_exit();
     }
 
-    /// The exit crashes and loses its state. Its kernel, and later its successor, reset every connection.
+    /// The exit crashes and loses its state. The host's kernel, and later the restarted exit, reset every connection.
     fn lose_exit(&mut self) {
         if self.exit.take().is_some() {
             let loses = self.next_seed().is_multiple_of(2);
@@ -217,7 +217,7 @@ impl World {
             self.intended.clear();
             let is_torn = self.next_seed().is_multiple_of(4);
             if self.store.is_shared && is_torn {
-                // It has written which rows the store may lack, but not the rows themselves.
+                // The exit has written which rows the store may lack, but not the rows themselves.
                 self.copy.rows = self.copy.before.clone();
             }
             if !self.store.is_shared || is_torn {
@@ -234,8 +234,8 @@ impl World {
         }
     }
 
-    /// Restarts a host's process. Packets of the old process arrive before that or never, because no network delays packets for as
-    /// long as a process takes to start.
+    /// Restarts a host's process. Packets of the old process arrive before the restart or never, because no network delays packets
+    /// for as long as a process takes to start.
     fn restart_client(&mut self, number: usize, key: PublicKey, politely: bool) {
         let dialled: Vec<_> =
             self.network.wires.iter().filter(|(_, wire)| wire.dialler == Some(number)).collect();

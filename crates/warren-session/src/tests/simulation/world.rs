@@ -68,7 +68,7 @@ pub(super) struct World {
     pub(super) model: ExitModel,
     pub(super) clients: ClientsModel,
     pub(super) store: Store,
-    /// Until this time, the exit may still have something that it has not told the store.
+    /// Until this time, the exit may have changes that the store lacks.
     pub(super) troubled_until: Instant,
     /// Clients that were disabled and not enabled since.
     pub(super) shut: BTreeSet<String>,
@@ -76,13 +76,13 @@ pub(super) struct World {
     pub(super) gone: BTreeSet<PublicKey>,
     /// The exit's own copy of a shared store.
     pub(super) copy: OwnCopy,
-    /// When sessions end whose clients have moved to another exit.
+    /// The sessions whose clients have moved to another exit, and when these sessions end.
     pub(super) leaving: BTreeMap<SessionId, Instant>,
     /// Whether a host at another exit has taken the place of one of these hosts.
     pub(super) was_taken_elsewhere: bool,
     /// The changes of the model that follow when a request is stored.
     pub(super) intended: BTreeMap<StoreRequestId, Intent>,
-    /// The token that a connection presented.
+    /// The token that each connection presented.
     pub(super) presented: BTreeMap<u64, InviteToken>,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
@@ -188,7 +188,7 @@ impl World {
         }
     }
 
-    /// Which hosts are up.
+    /// For each host, whether it is connected.
     pub(super) fn up(&self) -> Vec<bool> {
         self.hosts.iter().map(|host| host.attached().count() > 0).collect()
     }
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    /// Tells the named sides that the connection is gone. Nothing else on it is delivered to them.
+    /// Tells the named sides that the connection is gone. No further packet on the connection is delivered to them.
     pub(super) fn cut_wire(&mut self, number: u64, client_side: bool, exit_side: bool) {
         let now = self.now;
         let wire = self.network.wire(number);
@@ -357,7 +357,8 @@ impl World {
             exit_keys: vec![tests_key(0)],
             ..SessionConfig::default()
         };
-        // A restart reads the registry from its file, so it must survive a round trip. The file has whole seconds.
+        // A restart reads the registry from its file, so the registry must survive a round trip. The file stores times in whole
+        // seconds.
         let registry = read_again(&self.store.registry);
         self.store.restart(registry.clone());
         let own = if self.store.is_shared { read_again(&self.copy.rows) } else { registry };
@@ -432,7 +433,7 @@ impl World {
         while let Some(action) = self.exit.as_mut().and_then(ExitSessions::poll_action) {
             self.check_action(&action);
             if let ExitAction::Store(request) = action {
-                // The exit's own disk comes first, so that a crash loses nothing that others may already know.
+                // The exit's own disk is written first, so that a crash loses nothing that others may already know.
                 self.write_copy();
                 if !self.store.is_linked {
                     let exit = self.exit.as_mut();
@@ -494,7 +495,7 @@ impl World {
         }
     }
 
-    /// Checks that the exit has every row as the store has it, except those on their way.
+    /// Checks that the exit's rows equal the store's rows, except rows that are under way.
     fn check_rows(&self, exit: &ExitSessions) {
         let (here, there) = (exit.registry(), &self.store.registry);
         let is_shut = |name: &String| here.by_name(name).is_none_or(|client| client.disabled);
@@ -548,7 +549,7 @@ impl World {
         }
     }
 
-    /// The exit hears the oldest news of the store.
+    /// Delivers the store's oldest news to the exit.
     fn hear(&mut self) {
         let Some(news) = self.store.hear() else { return };
         let Some(exit) = &mut self.exit else { return };
@@ -563,7 +564,7 @@ impl World {
         }
     }
 
-    /// The model follows what the store has decided.
+    /// Makes the model follow the store's content.
     pub(super) fn resync(&mut self) {
         if let Some(exit) = &self.exit {
             self.clients.resync(exit.registry());
@@ -631,7 +632,7 @@ fn carry_out(action: ExitAction, network: &mut Network, model: &ExitModel) {
     }
 }
 
-/// Random bytes that a seed repeats (SplitMix64).
+/// A source of random bytes that are the same for each run of a seed (SplitMix64).
 pub(super) fn random(seed: u64) -> Entropy {
     let mut state = seed;
     Box::new(move |bytes| {

@@ -17,9 +17,9 @@ pub(super) struct Checks {
     idle: Option<Instant>,
     /// The client has left a session.
     left: Option<Instant>,
-    /// The path of the session that the client has left is dead, and the other one works.
+    /// The path of the session that the client has left is dead, and the path of the session in use works.
     dead: Option<Instant>,
-    /// An exit has a session that the client has given up, and could know that.
+    /// An exit has a session that the client has given up, although the exit could know that.
     orphan: [Option<Instant>; 2],
     /// The path to an exit works.
     reached: [Option<Instant>; 2],

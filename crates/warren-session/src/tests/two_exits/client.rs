@@ -1,5 +1,5 @@
-//! The client. It has sessions, and carries out their actions and the steps of its moves. The client's daemon does the same with
-//! real connections, in `warren-client/src/daemon/sessions/moving.rs`.
+//! The client. It owns sessions, and carries out the sessions' actions and the steps of its moves. The client's daemon does the
+//! same with real connections, in `warren-client/src/daemon/sessions/moving.rs`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::client::{
 use crate::{Entropy, Goodbye, ROSTER};
 
 const CONNECTIONS: u32 = 2;
-/// The exit in use may be silent for this long before the client looks for another one. The daemon is faster.
+/// The exit in use may be silent for this long before the client looks for another exit. The daemon is faster.
 const SCOUT_AFTER: Duration = Duration::from_secs(3);
 
 /// One session.
@@ -22,7 +22,7 @@ pub(super) struct Side {
     pub(super) exit: usize,
     pub(super) machine: ClientSession,
     pub(super) welcome: Option<SessionGrant>,
-    /// Whether an echo through it was answered since it last had no connection.
+    /// Whether an echo through the session was answered since the session last had no connection.
     pub(super) has_carried: bool,
 }
 
@@ -38,10 +38,10 @@ pub(super) struct Client {
     pub(super) probing: BTreeSet<u64>,
     /// Whether there is a device to send an echo through.
     pub(super) has_device: bool,
-    /// Flows at the old exit.
+    /// Number of flows at the old exit.
     pub(super) flows: usize,
     pub(super) nonce: [u8; 16],
-    /// The exit that has just said that it cannot be used.
+    /// The exit that has just refused the client.
     avoided: Option<usize>,
     /// Whether the exit in use is silent.
     is_silent: bool,
@@ -267,7 +267,7 @@ impl World {
         self.dial(exit, (self.client.in_use.number, 0), true);
     }
 
-    /// Looks for another exit if the one in use has been silent for a while, and shows that it is silent.
+    /// Looks for another exit if the exit in use has been silent for a while, and records that it is silent.
     pub(super) fn scout(&mut self) {
         let (exit, is_up) = (self.client.in_use.exit, self.client.in_use.is_up());
         match self.silent_since(exit).filter(|_| is_up) {
@@ -429,7 +429,7 @@ fn machine(nonce: [u8; 16], claim: u64, seed: u64) -> ClientSession {
     ClientSession::new(config, random(seed))
 }
 
-/// Random bytes that a seed repeats.
+/// A source of random bytes that are the same for each run of a seed.
 pub(super) fn random(seed: u64) -> Entropy {
     let mut random = Random::new(seed);
     Box::new(move |bytes| random.fill(bytes))

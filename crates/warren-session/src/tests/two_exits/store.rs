@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A session that is older than this takes no record from another exit.
+/// Only a session younger than this may take the client's record from another exit.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// Which exit has the client's session.
@@ -16,7 +16,7 @@ struct Record {
     revision: u64,
 }
 
-/// The message of a link to its exit: the client is at another exit, with this nonce and number.
+/// A link's message to its exit that the client is at another exit, with the nonce and the number of the session there.
 pub(super) type Elsewhere = (Vec<u8>, u64);
 
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ impl Store {
         }
     }
 
-    /// Ends the records of a crashed exit, as the end of its lease does.
+    /// Deletes the record of a crashed exit, as the end of the exit's lease does.
     pub(super) fn crashed(&mut self, exit: usize) {
         let link = &mut self.links[exit];
         (link.own, link.closed, link.is_unsent) = (None, None, false);
@@ -92,7 +92,7 @@ impl Store {
         }
     }
 
-    /// Events and rows that are under way.
+    /// Number of events and rows that are under way.
     pub(super) fn size(&self) -> usize {
         self.links.iter().map(|link| link.events.len() + usize::from(link.is_unsent)).sum()
     }

@@ -11,10 +11,10 @@ pub(super) enum Trouble {
     Carry(usize, bool),
     Crash(usize),
     Start(usize),
-    /// All connections of the session in use are lost at once, and its exit still has it.
+    /// All connections of the session in use are lost at once, but its exit still has the session.
     LoseSession,
     LoseOne(u64),
-    /// A move begins and the path to the new exit dies. The session in use is lost before that is known.
+    /// A move begins and the path to the new exit dies. The session in use is lost before the client notices this.
     LoseWhileBuilding,
     Store(bool),
     Device(bool),

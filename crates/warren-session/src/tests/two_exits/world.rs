@@ -23,13 +23,13 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An exit and the path to it.
 pub(super) struct Site {
-    /// `None` while it is down.
+    /// `None` while the exit is down.
     pub(super) sessions: Option<ExitSessions>,
     /// Since when the path carries nothing.
     pub(super) dead_since: Option<Instant>,
     /// Whether echoes through the exit are answered.
     pub(super) carries: bool,
-    /// Whether it refuses new sessions.
+    /// Whether the exit refuses new sessions.
     pub(super) refuses: bool,
     pub(super) is_drained: bool,
     starts: u64,
@@ -53,7 +53,7 @@ pub(super) struct Wire {
 
 pub(super) struct World {
     pub(super) now: Instant,
-    /// Milliseconds of a step.
+    /// Length of a step in milliseconds.
     pub(super) tick: u64,
     pub(super) sites: [Site; 2],
     pub(super) store: Store,
@@ -148,7 +148,7 @@ impl World {
         sessions.is_some() && dead_since.is_none()
     }
 
-    /// Since when the client has received nothing from an exit.
+    /// Since when an exit counts as silent. `None` if it does not.
     pub(super) fn silent_since(&self, exit: usize) -> Option<Instant> {
         self.sites[exit].dead_since.map(|since| since + SILENT_AFTER).filter(|at| *at <= self.now)
     }
@@ -172,7 +172,7 @@ impl World {
 
     pub(super) fn wait(&mut self, milliseconds: u64) {
         let until = self.now + Duration::from_millis(milliseconds);
-        // In a long pause, little happens.
+        // Steps are longer in a long pause, because little happens.
         let tick = Duration::from_millis(if milliseconds > 6_000 { self.tick.max(400) } else { self.tick });
         while self.now < until {
             self.now += tick;
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// Ends the trouble, and checks the state after it.
+    /// Ends the trouble, and checks the state that the world reaches.
     pub(super) fn settle(&mut self) {
         for exit in 0..2 {
             (self.sites[exit].carries, self.sites[exit].refuses) = (true, false);
@@ -193,7 +193,7 @@ impl World {
         self.check_settled();
     }
 
-    /// The size of everything that is kept anywhere.
+    /// The total size of the state that the exits, the client, the store and the network keep.
     pub(super) fn size(&self) -> usize {
         let exits = self.sites.iter().filter_map(|site| site.sessions.as_ref());
         exits.map(ExitSessions::kept).sum::<usize>()
