@@ -33,7 +33,7 @@ pub(crate) struct TunDevice {
     /// The queues of this device, if it is a substitute because the name from the profile is taken. Nobody reads them, so the
     /// kernel discards packets that are routed to the device.
     stand_in: Option<Vec<Queue>>,
-    /// Whether one of its descriptors has failed for good.
+    /// Whether a descriptor of the device has failed for good.
     has_failed: bool,
 }
 
@@ -118,8 +118,8 @@ impl TunDevice {
     }
 }
 
-/// A device that nobody reads: packets that are routed to it fill its queue, and the kernel drops the rest. The kernel deletes
-/// the device when this process ends, even after SIGKILL.
+/// A device that nobody reads. Packets that are routed to it fill its queue, and the kernel drops all further packets. The kernel
+/// deletes the device when this process ends, even after SIGKILL.
 #[derive(Debug)]
 pub(crate) struct Void {
     device: warren_tun::Device,
@@ -232,7 +232,7 @@ fn all_taken(stem: &str) -> anyhow::Error {
     )
 }
 
-// A device name is one of these words and a number.
+// A device name consists of one of these words and a number.
 const USUAL: &str = "warren";
 const VOID: &str = "warren-void";
 

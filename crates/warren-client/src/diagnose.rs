@@ -1,7 +1,8 @@
-//! Finds out why an exit does not answer, by probing its address in other ways. Says what to do.
+//! Finds out why an exit does not answer, by probing its address with a UDP datagram and TCP connections. The result says what to
+//! do.
 //!
-//! All questions go to the exit's own address, over marked sockets. A closed kill switch lets out only the UDP datagram, because
-//! it has the same destination as the connection's own datagrams.
+//! All probes go to the exit's own address, over marked sockets. A closed kill switch lets out only the UDP datagram, because it
+//! has the same destination as the connection's own datagrams.
 
 mod local_network;
 
@@ -45,13 +46,13 @@ enum Answer {
 pub(super) struct KillSwitches {
     /// The profile whose client runs the diagnosis.
     pub(super) profile: String,
-    /// Whether the profile's own kill switch is closed. It then lets out only the UDP datagram of the three questions.
+    /// Whether the profile's own kill switch is closed. It then lets out only the UDP datagram, and not the two TCP connections.
     pub(super) is_closed: bool,
     /// The other profiles whose kill switches were closed when the client started.
     pub(super) others: Vec<String>,
 }
 
-/// The answers to all questions.
+/// The answers to all probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Findings {
     /// The answer to a UDP datagram for the exit's port. An exit itself never answers a datagram that is not QUIC.
@@ -73,13 +74,13 @@ pub(super) struct Cause {
 /// How certain a cause is. This decides when a waiting `up` gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Certainty {
-    /// Nothing has answered, which can have many causes.
+    /// No answer has come, which can have many causes.
     Unknown,
     /// The address answers, but not as an exit. A lossy path could look the same.
     Likely,
     /// Answers that could be forged say that no exit can be reached at this address.
     AtAddress,
-    /// This host itself lets no packets out to any exit.
+    /// This host's own firewall or network lets no packets out to any exit.
     Here,
 }
 
@@ -151,7 +152,7 @@ impl Findings {
     }
 }
 
-/// Says what to check if it is only known that the exit does not answer.
+/// Returns advice for the case that the exit does not answer and the reason is unknown.
 pub(super) fn what_to_check(port: u16) -> String {
     format!(
         "check the endpoint and the exit's public_key, that its machine runs, and that UDP port {port} reaches it"
@@ -197,12 +198,12 @@ async fn has_login_page(address: IpAddr) -> bool {
 /// Whether an answer redirects to another host, or says that a login is needed.
 fn is_login_page(answer: &str, host: &str) -> bool {
     let Some(answer) = login_page::Answer::read(answer) else { return false };
-    // A relative redirect stays on the host that was asked, so only one with a scheme counts.
+    // A relative redirect leads to the host that was asked, so only a redirect with a scheme counts.
     let location = answer.location.and_then(|location| location.split_once("://")).map(|(_, rest)| rest);
     // Any other response, such as a page with status 200, may come from a web server on the exit's own host.
     let elsewhere = location.is_some_and(|rest| {
-        // The host ends where a port, a path or a query begins. Without this check, 192.0.2.10 would count as the
-        // host 192.0.2.1.
+        // The host name in the URL ends where a port, a path or a query begins. Without this check, 192.0.2.10 would count as
+        // 192.0.2.1.
         rest.strip_prefix(host)
             .is_none_or(|after| !after.is_empty() && !after.starts_with([':', '/', '?', '#']))
     });

@@ -2,7 +2,7 @@
 //! for each connection. `members.rs` handles the roster.
 //!
 //! If a look-up fails, the addresses that an earlier one found stay in use. An exit that leaves the roster keeps its place in the
-//! list. So an event of an earlier connection is never attributed to another exit.
+//! list. So a late event of a connection is never attributed to another exit.
 
 mod members;
 #[cfg(test)]
@@ -234,7 +234,7 @@ impl Exits {
         }
     }
 
-    /// Forgets the exits' refusals, and uses the first exit again.
+    /// Clears the exits' refusals, and uses the first exit again.
     pub(crate) fn forgive(&mut self) {
         self.entries.iter_mut().for_each(|entry| entry.refused = None);
         self.use_first();
@@ -322,7 +322,7 @@ impl Exits {
     }
 
     /// Adds an exit's known addresses to a race that began at `begun`. An exit with a higher `rank` in the order starts later.
-    /// The way `but` is left out.
+    /// The way `but` takes no part.
     pub(crate) fn enter(
         &self,
         race: &mut Race<Way>,
@@ -332,8 +332,8 @@ impl Exits {
         but: Option<Way>,
     ) {
         let Some(entry) = self.entries.get(place) else { return };
-        // Each exit starts one head start after the one before it. The fallback is never used, because there are never that
-        // many exits.
+        // Each exit starts one head start after the one before it. `u32::MAX` is never used, because there are never that many
+        // exits.
         let not_before = begun + HEAD_START * u32::try_from(rank).unwrap_or(u32::MAX);
         for remote in entry.addresses.in_order() {
             let way = Way { exit: place, remote };
@@ -388,7 +388,7 @@ impl Addresses {
             }
             Ok(_) if self.known.is_empty() => Err(format!("{host} has no address; check the name")),
             Err(error) if self.known.is_empty() => Err(error),
-            // A failing resolver says nothing about the addresses that are known already.
+            // If the resolver fails or finds nothing, the addresses that are known already stay.
             Ok(_) | Err(_) => Ok(()),
         }
     }

@@ -10,7 +10,7 @@ use warren_host::network_watch::NetworkWatch;
 /// How often the clock is read.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// If a reading is delayed for longer, the host slept or this process was stopped. A busy machine delays readings less.
+/// If a reading is delayed for longer, the host has slept or this process was stopped. On a busy machine, delays are shorter.
 const LONGEST_DELAY: Duration = Duration::from_secs(2);
 
 /// An event after which the client must ask whether the exit still answers.

@@ -130,7 +130,7 @@ impl Health {
         self.down(reason, goodbye);
     }
 
-    /// Records that no connection carries traffic, or that another attempt to open one has failed.
+    /// Sets the state to down, because no connection carries traffic or another attempt to open one has failed.
     fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
         if self.state == State::Up {
             // Counts only the loss of a tunnel that was up, not each attempt to restore it.
@@ -177,7 +177,7 @@ impl Health {
             Certainty::AtAddress if is_too_early => false,
             // Until an attempt has failed, not all exits were tried, and another one may still answer.
             Certainty::AtAddress => exits == 1 || self.has_failed,
-            // The path may only lose many packets, so the next attempt may succeed.
+            // The exit may be reachable over a path that merely loses many packets, so the next attempt may succeed.
             Certainty::Likely | Certainty::Unknown => false,
         }
     }
@@ -231,7 +231,7 @@ impl Health {
             }
             notify::status(&format!("refused: {sentence}"));
         } else if !is_told {
-            // The status shows the trouble on the host instead, because it takes precedence over the refusal.
+            // The refusal is only logged. The status shows the problem on the host, which takes precedence.
             tracing::error!("{sentence}{again}");
         }
     }
@@ -261,7 +261,8 @@ impl Health {
         }
     }
 
-    /// Whether the tunnel has been down for so long that the reason should be found before the attempt ends.
+    /// Whether the tunnel has been down for so long that a diagnosis should start while the attempt to connect is still under
+    /// way.
     pub(super) fn is_slow(&self, had_session: bool) -> bool {
         let is_waited_for = match self.state {
             State::Connecting => !had_session,

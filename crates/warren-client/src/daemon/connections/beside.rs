@@ -63,7 +63,7 @@ impl Connections {
         self.of(which)?.with_index(index)
     }
 
-    /// Since when all of a session's connections have been unanswered. `None` if any is answered.
+    /// The time since which the exit has answered on none of a session's connections. `None` if it answers on at least one.
     pub(in crate::daemon) fn silent_since(&self, which: Which) -> Option<Instant> {
         self.of(which)?.silence.silent_since()
     }

@@ -47,8 +47,8 @@ impl Lookups {
         let is_closed = lockdown.is_closed();
         tokio::spawn(async move {
             let mut addresses = lookup(&endpoint, &servers).await;
-            // A resolver on this host asks other servers itself. The kill switch blocks those queries, because it lets out
-            // only the daemon's own.
+            // A resolver on this host asks other servers itself. The kill switch blocks the resolver's queries, because it lets
+            // out only the daemon's own queries.
             if let Err(sentence) = &mut addresses
                 && is_closed
                 && servers.are_local().await

@@ -31,8 +31,8 @@ impl Connections {
         self.measuring.asked.is_some()
     }
 
-    /// Starts to measure all exits of the roster. Names that have not been looked up are looked up for the next
-    /// measurement.
+    /// Starts to measure all exits of the roster whose addresses are known. Starts look-ups for the others, so that the next
+    /// measurement can include them.
     ///
     /// # Errors
     /// When this process may not mark its sockets.

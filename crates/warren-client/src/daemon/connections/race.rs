@@ -36,7 +36,7 @@ impl Connections {
             Purpose::Attempt | Purpose::Scout => self.exits.order(now),
         };
         let places = self.exits.with_ranks(&places);
-        // A scout looks for another way. The connections of the silent way stay open.
+        // A `Scout` race looks for a way other than the one in use, whose silent connections stay open.
         let excluded = self.own.way.filter(|_| purpose == Purpose::Scout);
         // The look-ups may bring further addresses, so the race does not end before the look-ups do.
         let mut race = Race::new(!places.is_empty());
@@ -58,8 +58,8 @@ impl Connections {
         });
     }
 
-    /// Stores the looked-up addresses of an exit. Returns whether a race is under way, because that race may have more ways to
-    /// try now.
+    /// Stores the looked-up addresses of an exit. Returns whether a race is under way, to which these addresses may have added
+    /// ways to try.
     pub(in crate::daemon) fn take_lookup(&mut self, LookupAnswer { place, addresses }: LookupAnswer) -> bool {
         self.lookups.ended(place);
         let learnt = self.exits.learn(place, addresses);
@@ -77,12 +77,13 @@ impl Connections {
         true
     }
 
-    /// When the race has its next connection to begin.
+    /// When the next connection of the race must be started.
     pub(in crate::daemon) fn race_due(&self) -> Option<Instant> {
         self.race.as_ref()?.race.due()
     }
 
-    /// Begins the connections that are due. Returns the end of connection 0 if the session waits for it and every way has failed.
+    /// Starts the connections of the race that are due. If every way has failed and the session waits for connection 0, returns
+    /// this failure as the end of connection 0.
     ///
     /// # Errors
     /// When this process may not mark its sockets.
@@ -104,7 +105,8 @@ impl Connections {
             Purpose::Attempt => {
                 return Ok(Some(Ended { which: Which::InUse, index: 0, end: lost.into_failure() }));
             }
-            // The silent connections are still there and may be answered again, so nothing has ended.
+            // The session's silent connections still exist and the exit may answer on them again, so the session has lost
+            // nothing.
             Purpose::Scout | Purpose::Nearer | Purpose::Leave => {}
             Purpose::Failback => {
                 self.failback.answered(false);

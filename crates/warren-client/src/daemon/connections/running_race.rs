@@ -29,7 +29,7 @@ pub(super) struct RunningRace {
     pub(super) purpose: Purpose,
     pub(super) race: Race<Way>,
     pub(super) begun: Instant,
-    /// The places of the exits that take part, in order. Each comes with the number of exits before it.
+    /// The list positions of the exits that take part, in order. Each is paired with the number of exits before it.
     pub(super) places: Vec<(usize, usize)>,
     /// The places of the exits whose names are being looked up.
     pub(super) awaited: BTreeSet<usize>,
