@@ -77,7 +77,7 @@ fn a_ping_gets_through_a_slow_path_that_is_full_both_ways() {
     );
     assert!(p99 <= bound, "{p99} ms");
     assert!(loaded[loaded.len() - 1] <= 200.0, "{:?}", loaded.last());
-    // The path drops whatever its queue cannot hold, pings included.
+    // Some pings may be lost, because the bottleneck drops all packets for which its queue has no room.
     assert!(loaded.len() >= 475, "{}", loaded.len());
 }
 

@@ -161,7 +161,7 @@ fn is_zombie(pid: i32) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
-/// Random moments that differ from run to run. The seed is printed, and `WARREN_SEED` repeats it.
+/// A random number generator whose seed differs from run to run. The seed is printed, and can be set by `WARREN_SEED`.
 struct Random(u64);
 
 impl Random {

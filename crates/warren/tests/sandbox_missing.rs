@@ -1,4 +1,4 @@
-//! Kernels without a sandbox feature: daemons report it and work without.
+//! On a kernel that lacks a sandbox feature, daemons report this and work without the feature.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::{Client, Exit, ExitOptions, Net, seconds};
 
-/// Together with the next test, the second half of scorecard S3.
+/// This test and the next are the second half of scorecard S3.
 #[test]
 fn daemons_whose_kernel_has_no_landlock_say_so_and_work() {
     let warning = "this kernel has no landlock";

@@ -1,4 +1,5 @@
-//! A flow that never pauses: an echo request every 20 ms from a client's host to the internet host. It shows when packets are lost.
+//! A continuous flow of an echo request every 20 ms from a client's host to the internet host, by which lost packets are
+//! detected.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -62,7 +63,7 @@ impl Steady {
         flow
     }
 
-    /// How many requests were sent up to now: a place in the flow for the other questions.
+    /// Returns the number of requests sent so far, which marks a position in the flow for the other functions.
     pub fn mark(&self) -> usize {
         self.shared.requests.lock().unwrap().len()
     }
