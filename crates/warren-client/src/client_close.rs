@@ -43,7 +43,8 @@ pub async fn client_close(directories: &Directories, file: &Path, watch: bool) -
 
 /// Closes the kill switch if no daemon runs. Returns false if a daemon runs.
 async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
-    // The lock keeps a daemon from starting and `cleanup` from running meanwhile. Its file also marks the directory as a daemon's.
+    // While this process holds the lock, no daemon can start and `cleanup` cannot run. The lock file also marks the directory as
+    // that of a daemon.
     let Some(_lock) = directory.lock_after_kill().await? else { return Ok(false) };
     kill_switch::close(profile, directory).await?;
     Ok(true)
@@ -142,8 +143,8 @@ impl Guard {
         }
         let on_link = facts::networks().await?;
         let before = self.networks.replace(on_link.clone());
-        // The rules list the networks that this host is on. If the host has changed its network, the rules are out of date even
-        // though the kill switch is closed.
+        // The rules contain the networks that this host was on. If the host has changed its network, the rules must be updated
+        // even though the kill switch is closed.
         let has_moved = before.as_ref() != Some(&on_link);
         if standing == Standing::Closed && !has_moved {
             return Ok(Kept::Closed);
@@ -151,7 +152,7 @@ impl Guard {
         let mut closed = match KillSwitch::take_over(&journal, name) {
             Ok(Some(closed)) => closed,
             Ok(None) => return Ok(Kept::Open),
-            // A daemon holds the journal. The daemon itself updates the rules when the host changes its network.
+            // A running daemon holds the journal, and updates the rules itself when the host changes its network.
             Err(KillSwitchError::Host(HostError::Busy(_))) if standing == Standing::Closed => {
                 return Ok(Kept::Closed);
             }
@@ -186,7 +187,8 @@ enum Kept {
 }
 
 const CLOSED: &str = "the kill switch is closed";
-/// The shortest time between two checks. A restart of a firewall flushes the rules twice.
+/// The shortest time between two checks. It limits the work when several changes come in quick succession, such as the two
+/// flushes of a firewall restart.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The time between two checks while the kill switch should be closed but is open.
 const RETRY: Duration = Duration::from_millis(250);

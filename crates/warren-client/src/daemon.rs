@@ -70,7 +70,7 @@ pub(crate) struct Settings {
     pub first_exit: Option<String>,
     /// Whether `warren up` has started this daemon. If so, the tunnel is up even on a trusted network.
     pub wanted_up: bool,
-    /// Whether the host's own traffic stays outside of the tunnel, whatever the profile says.
+    /// Whether the host's own traffic stays outside of the tunnel. This overrides the profile.
     pub host_outside: bool,
     /// The file from which the profile was read.
     pub file: PathBuf,
@@ -194,7 +194,8 @@ impl Daemon {
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut signals = Signals::watch()?;
         let mut watchdog = notify::Watchdog::of_this_process();
-        // Checks the network first: on a trusted network whose router has answered lately, the client sends nothing.
+        // The network is checked before anything is sent, because the client sends nothing on a trusted network whose router has
+        // answered recently.
         if self.on_demand.look_due().is_some() {
             self.look_at_network().await?;
         }
@@ -202,7 +203,7 @@ impl Daemon {
             self.sessions.pair.in_use.machine.start(Instant::now());
         }
         loop {
-            // Each event may leave actions to carry out. They are carried out first, because they may change the timers below.
+            // The last event may have caused actions. They are carried out first, because they may change the timers below.
             match self.carry_out_actions().await? {
                 Some(Stop::Goodbye(goodbye)) => {
                     let sentence = self.sessions.connections.refusal_of(goodbye);
@@ -251,7 +252,7 @@ impl Daemon {
                 // A worker that hangs does not answer. Then the watchdog is not notified, and systemd treats the whole daemon as
                 // hung.
                 () = watchdog.due() => if self.sessions.worker.snapshot().await.is_some() { watchdog.alive() },
-                // The log and the status say why a reload changed nothing.
+                // The result is ignored, because a failed reload is in the log and the status.
                 _ = signals.hangup.recv() => drop(self.reload().await),
                 _ = signals.terminate.recv() => self.stop().await,
                 _ = signals.interrupt.recv() => self.stop().await,

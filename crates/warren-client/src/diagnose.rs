@@ -1,8 +1,8 @@
-//! Finds out why an exit does not answer, by probing its address with a UDP datagram and TCP connections. The result says what to
-//! do.
+//! Finds out why an exit does not answer, by probing its address with a UDP datagram and TCP connections. The result contains
+//! advice.
 //!
-//! All probes go to the exit's own address, over marked sockets. A closed kill switch lets out only the UDP datagram, because it
-//! has the same destination as the connection's own datagrams.
+//! All probes are sent to the exit's own address, over marked sockets. A closed kill switch allows only the UDP datagram, because
+//! this datagram has the same destination as the datagrams of a connection.
 
 mod local_network;
 
@@ -33,11 +33,11 @@ enum Answer {
     NoRoute,
     /// This host's own firewall blocks packets to the address.
     Blocked,
-    /// An ICMP error or a TCP reset says that nothing listens on the port.
+    /// An ICMP error or a TCP reset came back, which means that nothing listens on the port.
     Refused,
     /// A host answers at the address.
     Open,
-    /// Nothing came back, or only an error that says nothing about the path.
+    /// Nothing came back, or only an error from which nothing about the path can be concluded.
     Silence,
 }
 
@@ -78,7 +78,7 @@ pub(super) enum Certainty {
     Unknown,
     /// The address answers, but not as an exit. A lossy path could look the same.
     Likely,
-    /// Answers that could be forged say that no exit can be reached at this address.
+    /// According to answers that could be forged, no exit can be reached at this address.
     AtAddress,
     /// This host's own firewall or network lets no packets out to any exit.
     Here,
@@ -112,8 +112,8 @@ impl Findings {
         let port = remote.port();
         let profile = &kill_switches.profile;
         match self {
-            // The checks go from this host outwards: its firewall, its network, a login page, and then the exit itself. A
-            // problem near this host explains the silence of everything behind it.
+            // The checks go from this host outwards: its firewall, its network, a login page, and then the exit itself. A problem
+            // near this host also explains why hosts farther away do not answer.
             Self { udp: Answer::Blocked, .. } if kill_switches.others.is_empty() => format!(
                 "this host's own firewall lets nothing out to {remote}: allow UDP port {port} there; `nft list ruleset` shows its rules"
             ),
@@ -195,7 +195,7 @@ async fn has_login_page(address: IpAddr) -> bool {
     matches!(timeout(PATIENCE, ask).await, Ok(Ok(true)))
 }
 
-/// Whether an answer redirects to another host, or says that a login is needed.
+/// Whether an answer redirects to another host, or has the status code for a required login.
 fn is_login_page(answer: &str, host: &str) -> bool {
     let Some(answer) = login_page::Answer::read(answer) else { return false };
     // A relative redirect leads to the host that was asked, so only a redirect with a scheme counts.

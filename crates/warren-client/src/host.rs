@@ -224,7 +224,7 @@ impl HostSetup {
             void: facts.void.clone(),
             ..self.facts(welcome, facts.slot, facts.device.clone()).await?
         };
-        // The plan stays recorded even after an error, so that whatever part of it is in place is undone when the daemon ends.
+        // The plan stays recorded even after an error, so that the parts of it that were applied are undone when the daemon ends.
         let servers = self.servers(welcome);
         if let Some(standing) = &mut self.standing {
             standing.facts = wanted;
@@ -257,7 +257,7 @@ impl HostSetup {
     ) -> anyhow::Result<()> {
         let before = self.settings.clone();
         self.settings = RouteSettings { exec: before.exec, ..RouteSettings::of(profile, is_closed) };
-        // Without a grant, everything that was in the tunnel stays blocked.
+        // Without a grant, the networks that were in the tunnel stay blocked.
         if self.settings.of_exit {
             self.settings.include =
                 welcome.map_or_else(|| before.include.clone(), |welcome| welcome.routes.clone());
@@ -302,8 +302,8 @@ impl HostSetup {
         }
     }
 
-    /// Restores everything that other programs have undone, and follows this host to another LAN and to new containers. Returns a
-    /// list of what was restored.
+    /// Restores the changes that other programs have undone, and adapts the plan if this host has another LAN or new containers.
+    /// Returns a list of the restored changes.
     ///
     /// # Errors
     /// When something could not be restored.
@@ -336,8 +336,8 @@ impl HostSetup {
             self.device_is_new = false;
         }
         self.check_claimed_resolvers();
-        // This error is returned last, so that everything else is repaired even if Warren's rules cannot get in front of another
-        // program's rule.
+        // This error is returned last, so that all other repairs are made even if no rule priority in front of another program's
+        // rule is free.
         if let Some(sentence) = blocked {
             anyhow::bail!(sentence);
         }
@@ -412,7 +412,7 @@ impl HostSetup {
         }
     }
 
-    /// Undoes everything. Returns a future that waits until the kernel has deleted the devices, which takes a while.
+    /// Undoes all changes. Returns a future that waits until the kernel has deleted the devices, which takes a while.
     ///
     /// # Errors
     /// When something could not be undone. Even then, the kernel deletes the devices when this process ends.

@@ -215,7 +215,7 @@ impl Lockdown {
         open(directory).await.map(drop)
     }
 
-    /// Closes the kill switch again after [`Self::open`], whatever the profile says.
+    /// Closes the kill switch again after [`Self::open`], even if the profile has none.
     ///
     /// # Errors
     /// When it cannot be closed.
@@ -242,7 +242,7 @@ impl Lockdown {
         Ok(repaired.then(|| "somebody has changed the kill switch's table".to_owned()).into_iter().collect())
     }
 
-    /// Changes the table if the rules in force differ from the wanted ones. After nft has failed, they count as different.
+    /// Changes the table if the rules in force differ from the wanted rules, or if nft has failed before.
     async fn update(&mut self) -> anyhow::Result<()> {
         let Some(rules) = self.closed.as_ref().map(|closed| self.with_carrier(closed.rules().clone())) else {
             return Ok(());
@@ -427,7 +427,7 @@ fn query_mark(profile: &ClientProfile, roster_has_names: bool) -> anyhow::Result
 /// Draws a random mark for queries.
 fn drawn_mark() -> anyhow::Result<u32> {
     loop {
-        // Draws again until the mark can be used. Nearly every random mark can.
+        // Draws again until the mark is usable, which nearly every random mark is.
         let mut mark = [0; 4];
         getrandom::fill(&mut mark).map_err(std::io::Error::other)?;
         let mark = u32::from_ne_bytes(mark);

@@ -107,8 +107,8 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
         found.into_iter().map(|address| SocketAddr::new(address, port)).collect::<Vec<_>>()
     };
     tokio::pin!(system, own);
-    // The system's resolver and the name servers are asked at the same time, and the first response with an address counts. If a
-    // response has no address, waits for the other one.
+    // The system's resolver and the name servers are asked at the same time, and the first response with an address counts. If
+    // the first response has no address, waits for the second one.
     tokio::select! {
         found = &mut own => if found.is_empty() { system.await } else { Ok(found) },
         found = &mut system => match found {
@@ -146,7 +146,7 @@ async fn ask_one(host: &str, server: SocketAddr, mark: u32) -> std::io::Result<V
         exchange(host, server, RecordType::Aaaa, mark),
         exchange(host, server, RecordType::A, mark)
     );
-    // One of the two queries may fail if the other brings addresses.
+    // It is enough if one of the two queries returns addresses.
     Ok(ipv6.unwrap_or_default().into_iter().chain(ipv4.unwrap_or_default()).collect())
 }
 

@@ -70,7 +70,7 @@ impl NetworkEvents {
     }
 }
 
-/// Whether the time between two readings is longer than the timer and a busy machine can explain.
+/// Whether the time between two readings is so long that the host must have slept or this process must have been stopped.
 fn has_jumped(before: Duration, now: Duration) -> bool {
     now.saturating_sub(before) > READ_EVERY + LONGEST_DELAY
 }

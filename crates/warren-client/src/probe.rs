@@ -115,7 +115,7 @@ impl Drop for Lent {
 fn raw_socket(domain: Domain, protocol: Protocol) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
     socket.set_nonblocking(true)?;
-    // Each received message then says through which device it came.
+    // With this option, the kernel reports for each message the device through which it came.
     if domain == Domain::IPV4 {
         setsockopt(&socket, Ipv4PacketInfo, &true)?;
     } else {
@@ -162,7 +162,7 @@ impl Probe {
     /// same device.
     ///
     /// # Errors
-    /// When there is no socket for the requests, or reading from it fails. Such an error says nothing about the tunnel.
+    /// When there is no socket for the requests, or reading from it fails. Such an error is not a failure of the tunnel.
     pub(crate) async fn answered_as(
         self,
         sockets: EchoSockets,

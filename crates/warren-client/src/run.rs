@@ -58,7 +58,7 @@ pub async fn client_run(
     let (first_exit, host_outside) = take_notes(&directory, &mut profile, &fleet);
     // A killed daemon's changes are undone first, because a journal that still lists them cannot be opened for new changes.
     clean_up_own(directories, &directory, name).await?;
-    // Closed before anything is sent, so that nothing leaves outside the tunnel from here on.
+    // The kill switch is closed before anything is sent, so that no packet leaves outside the tunnel from here on.
     let lockdown = Lockdown::of(&profile, &fleet, &directory).await?;
     let is_closed = lockdown.is_closed();
     for other in daemon_directory::clean_up(&directories.runtime, ForSuccessor::Keep).await? {
@@ -94,7 +94,7 @@ pub async fn client_run(
         // may be full.
         notify::status(&output::sentence(error));
     }
-    // The helper holds the lock as well. The next daemon can start only once the helper has ended.
+    // The helper holds the same lock, so the next daemon can start only after the helper has ended.
     let has_helper_ended = process.end().await;
     directory.clear(&lock);
     if is_closed {

@@ -24,7 +24,7 @@ use warren_daemon::helper::Helper;
 
 use self::message::{Question, failure};
 
-/// The address of the first profile's stub. Further profiles take the next ones.
+/// The address of the first profile's stub. The stubs of further profiles use the next addresses.
 pub(crate) const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 87, 97, 1));
 const ADDRESSES: u8 = 16;
 const PORT: u16 = 53;
@@ -166,7 +166,8 @@ impl Routing {
                 last = Some(answer);
             }
         }
-        // If all resolvers fail or refuse, the last answer of a resolver says more than a failure that the stub makes up.
+        // If all resolvers fail or refuse, the last answer of a resolver is returned, because it is more informative than the
+        // stub's own SERVFAIL.
         last.or_else(|| failure(query, &question))
     }
 
@@ -242,7 +243,8 @@ async fn serve_connection(mut stream: TcpStream, routing: &Routing) -> io::Resul
     }
 }
 
-/// Asks one resolver by UDP, from a new port and with a new ID, so that nobody can forge the answer without seeing the query.
+/// Asks one resolver by UDP, from a new port and with a new ID, so that an attacker who does not see the query cannot forge the
+/// answer.
 async fn ask_by_datagram(server: SocketAddr, question: &Question, query: &[u8]) -> io::Result<Vec<u8>> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -1,9 +1,9 @@
 //! Owns the connections to the exits: the race for an address that answers, the connections that are being opened, and those of
 //! the session.
 //!
-//! Connections of the session and of a race are opened in the same way. [`Connections::open`] orders a connection from the worker,
-//! and the worker gives it an identifier. Then its handshake succeeds, or the connection is closed. The methods return the news
-//! for the session.
+//! Connections of the session and of a race are opened in the same way. [`Connections::open`] orders a connection from the
+//! worker, and the worker gives it an identifier. Then its handshake succeeds, or the connection is closed. The methods return
+//! the events of which the session must be told.
 
 mod beside;
 mod close_reasons;
@@ -55,7 +55,7 @@ pub(super) struct Connections {
     own: SessionConnections,
     /// The connections of the other session while the client moves.
     beside: Option<SessionConnections>,
-    /// Decides when to go back to an exit that comes earlier in the profile.
+    /// Decides when to return to an exit that comes earlier in the profile.
     failback: Homing,
     last_tried: Option<SocketAddr>,
     /// The list positions of an exit that is much nearer than the one in use, one for each of its endpoints.
@@ -73,7 +73,7 @@ pub(super) struct Ended {
     pub(super) end: ConnectionEnd,
 }
 
-/// The consequence of a connection's end.
+/// The role of a connection that has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Closed {
     /// The connection was one of the session's connections.
@@ -202,8 +202,8 @@ impl Connections {
         ordered: Ordered,
     ) -> anyhow::Result<Option<Ended>> {
         let remote = ordered.remote;
-        // The diagnosis probes the address that was tried last. An address without a route, such as an IPv6 address on a host
-        // without IPv6, would say nothing about the exit.
+        // The diagnosis probes the address that was tried last. Probing an address without a route, such as an IPv6 address on a
+        // host without IPv6, would tell nothing about the exit.
         if ordered.measured.is_none() && (self.last_tried.is_none() || has_route(remote)) {
             self.last_tried = Some(remote);
         }
@@ -231,7 +231,7 @@ impl Connections {
         let way = way.or_else(|| self.way_of(of_session()?));
         let place = way.map_or(self.exits.current(), |way| way.exit);
         let RemoteExit { public_keys, server_name, .. } = self.exits.exit(place).clone();
-        // A connection that checks a key must accept only this key, because another key would prove nothing about it.
+        // A connection that checks a key accepts only this key, because a handshake with another key would not prove it.
         let exit_keys = ordered.check.map_or(public_keys, |key| vec![key]);
         self.ordered.push(index, ordered);
         worker.send(ConnectionCommand::Connect { index, socket, remote, exit_keys, server_name }).await;

@@ -51,7 +51,7 @@ impl ExitNews {
         self.name_fleet(sessions);
     }
 
-    /// Makes the next Hello contain the fleet's name, and whether the client knows another exit.
+    /// Puts the fleet's name into the next Hello, and whether the client knows another exit.
     pub(super) fn name_fleet(&self, sessions: &mut Sessions) {
         let Sessions { connections, pair, .. } = sessions;
         pair.follow_fleet(self.fleet.is_wanted(), self.fleet.hello(), connections.exits.count() > 1);
@@ -98,7 +98,7 @@ impl ExitNews {
         }
     }
 
-    /// Returns the next key of the exit in use, which is accepted as well. `key` is the key that the exit has proven, or must
+    /// Returns the next key of the exit in use, which the client also accepts. `key` is the key that the exit has proven, or must
     /// prove.
     pub(super) fn next_key(
         &self,

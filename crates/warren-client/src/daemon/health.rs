@@ -60,12 +60,12 @@ impl Health {
         }
     }
 
-    /// Whether the session in use carries packets, whatever is wrong on the host.
+    /// Whether the session in use carries packets. Problems on the host are not considered.
     pub(super) fn is_up(&self) -> bool {
         self.state == State::Up
     }
 
-    /// The state of the session, whatever is wrong on the host.
+    /// The state of the session. Problems on the host are not considered.
     pub(super) fn state(&self) -> State {
         self.state
     }
@@ -141,7 +141,7 @@ impl Health {
             self.warn(&reason);
         }
         self.has_failed = true;
-        // A Goodbye contains the exit's own reason. Without one, the result of a recent diagnosis says more than
+        // A Goodbye contains the exit's own reason. Without a Goodbye, the result of a recent diagnosis is more precise than
         // `reason`.
         let cause = self.diagnosis.recent_cause().filter(|_| goodbye.is_none());
         self.unreachable(cause.map_or(reason, |cause| cause.sentence.clone()));

@@ -1,5 +1,5 @@
 //! Reacts to events of this host and its network: the host has changed, a grant must be applied, the lease clashes with an
-//! address of the host, or the tunnel must rest on a trusted network or go on elsewhere.
+//! address of the host, or the tunnel must be taken down on a trusted network or brought up elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -41,9 +41,9 @@ impl Daemon {
         }
     }
 
-    /// Goes on without a session, because the host cannot be set up as a Welcome asks. The daemon must not end, because
-    /// traffic would then leave outside the tunnel at a moment that the exit has chosen. So it gives the session up, keeps the
-    /// tunnel's traffic blocked, and asks for another session later.
+    /// Keeps running without a session, because the host cannot be set up as a Welcome asks. The daemon must not end, because
+    /// traffic would then leave outside the tunnel, and the exit could cause this at any time. So the daemon gives the session
+    /// up, keeps the tunnel's traffic blocked, and asks for another session later.
     pub(super) async fn goes_without(&mut self, error: &anyhow::Error) {
         let sentence = format!("{error:#}");
         if let Err(error) = self.give_session_up(&sentence).await {
@@ -112,7 +112,7 @@ impl Daemon {
             Decision::Rest(name) => self.rest(name).await,
             Decision::GoOn => {
                 if let Err(error) = self.go_on(false).await {
-                    // The kill switch must be closed before the tunnel goes on. The next check tries again.
+                    // The tunnel is not brought up before the kill switch is closed. The next check tries again.
                     self.host.note_trouble(&mut self.health, Some(format!("{error:#}")));
                     self.on_demand.look_soon(now + TRY_AGAIN);
                 }
@@ -141,7 +141,7 @@ impl Daemon {
     /// Brings the tunnel up again. Its traffic is blocked at once, before an exit is asked. `by_user`: `warren up` asks for it.
     ///
     /// # Errors
-    /// When the kill switch cannot be closed. In that case the tunnel still rests.
+    /// When the kill switch cannot be closed. In that case the tunnel stays down.
     pub(super) async fn go_on(&mut self, by_user: bool) -> anyhow::Result<()> {
         let now = Instant::now();
         let Some(network) = self.on_demand.resting() else { return Ok(()) };
@@ -163,7 +163,7 @@ impl Daemon {
         self.host.put_off_look();
         self.on_demand.goes_on(now, by_user);
         self.health.goes_on();
-        // Exits that refused this client before the rest may accept it now.
+        // Exits that refused this client before the tunnel was taken down may accept it now.
         self.sessions.connections.exits.forgive();
         self.sessions.begin(now);
         Ok(())

@@ -107,8 +107,8 @@ impl HostUpkeep {
         self.setup.undo().await
     }
 
-    /// Removes the tunnel from this host while the tunnel rests. If `opens_kill_switch`, opens the kill switch last. Keeps
-    /// watching the host.
+    /// Removes the tunnel from this host, because it is not used on a trusted network. If `opens_kill_switch`, opens the kill
+    /// switch last. Keeps watching the host.
     ///
     /// # Errors
     /// When something could not be restored.
@@ -190,7 +190,7 @@ impl HostUpkeep {
         match device {
             Ok(Some(Restored { queues, stood_in })) => {
                 worker.open_device(queues, &Forwarding::Client).await;
-                // The routes lead to the new device now, so the substitute is no longer needed.
+                // The substitute can be dropped, because the routes lead to the new device now.
                 drop(stood_in);
             }
             Ok(None) => {}

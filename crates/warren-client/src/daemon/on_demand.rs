@@ -1,8 +1,9 @@
-//! Decides when the tunnel rests on a trusted network, and when it goes on.
+//! Decides when the tunnel rests, which means that it is taken down on a trusted network, and when it goes on, which means that
+//! it is brought up again.
 //!
-//! [`OnDemand`] only decides, and changes nothing itself. A tunnel goes on at once when the network is not known to be trusted.
-//! It rests only on a network that has been steady for a while. This time doubles with each recent change from resting to going
-//! on.
+//! [`OnDemand`] only decides, and changes nothing itself. The tunnel goes on immediately when the network is not known to be
+//! trusted. The tunnel rests only after the host has been on the same trusted network for a while. This time doubles with each
+//! recent change from resting to going on.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,7 @@ pub(super) struct OnDemand {
     trusted: Vec<TrustedNetwork>,
     resting: Option<String>,
     overridden: Override,
-    /// The trusted network that this host is in, and since when.
+    /// The trusted network that this host is on, and the time since when.
     steady: Option<(String, Instant)>,
     /// The times at which the tunnel has gone on, as far back as [`REMEMBERED`].
     gone_on: Vec<Instant>,
@@ -177,7 +178,7 @@ impl OnDemand {
 const STEADY_FOR: Duration = Duration::from_secs(2);
 /// The wait is at most 64 s.
 const MOST_DOUBLINGS: u32 = 5;
-/// How long a change from resting to going on counts towards the wait before the next rest.
+/// A change from resting to going on lengthens the wait before the next rest for this time.
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// The longest time between two checks. The kernel reports most changes at once, but does not report a replaced
 /// router.

@@ -58,7 +58,8 @@ impl Daemon {
         drop(asked.answer.send(response.map(Into::into)));
     }
 
-    /// Samples the traffic, from which rates are calculated, and checks everything that reports no events. Call it once a second.
+    /// Samples the traffic counters, from which rates are calculated, and checks for changes that cause no events. Call it once a
+    /// second.
     pub(super) async fn measure(&mut self) {
         let snapshot = self.sessions.worker.snapshot().await.unwrap_or_default();
         let now = Instant::now();
@@ -151,7 +152,7 @@ impl Daemon {
         // the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.exec.allow_outside(profile.kill_switch.allow_exec_outside);
-        // While the tunnel rests with an open kill switch, the kill switch stays open. It closes when the tunnel goes on.
+        // While the tunnel rests, on-demand may have opened the kill switch. It is closed again when the tunnel goes on.
         if self.on_demand.resting().is_none() {
             self.host.lockdown.follow(&profile, &self.settings.directory, &listed).await?;
         }

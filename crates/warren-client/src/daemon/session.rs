@@ -26,7 +26,7 @@ pub(super) struct Session {
     probe: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// The session with the exit in use, and the one beside it.
+/// The session with the exit in use, and a second session while the client moves.
 pub(super) struct SessionPair {
     config: ClientConfig,
     pub(super) in_use: Session,
@@ -67,11 +67,11 @@ impl SessionPair {
         self.in_use.machine.set_moves_without_gap(moves_without_gap);
     }
 
-    /// Begins a session beside the one in use. Its connection 0 exists already.
+    /// Begins a second session, whose connection 0 exists already.
     pub(super) fn begin_beside(&mut self, now: Instant) {
         let mut beside = Session::new(&mut self.config);
         beside.machine.start(now);
-        // The machine asks for a connection 0, which exists already.
+        // The state machine's first action is to ask for connection 0, which exists already, so its actions are dropped.
         while beside.machine.poll_action().is_some() {}
         beside.machine.connected(now, 0);
         self.beside = Some(beside);

@@ -21,7 +21,8 @@ use warren_config::ClientProfile;
 use warren_control::status::State;
 use warren_tunnel::Report;
 
-/// How long the client waits after a new roster before it measures the exits, so that the session has settled by then.
+/// How long the client waits after a new roster before it measures the exits, so that the session is established before the
+/// measurement.
 const MEASURE_AFTER: Duration = Duration::from_secs(3);
 
 impl Daemon {
@@ -121,7 +122,7 @@ impl Daemon {
                 self.sessions.connections.exits.avoid_current(now);
                 self.sessions.start_race(&mut self.host.lockdown, Purpose::Leave).await?;
             }
-            // A client that is down searches for an exit anyway.
+            // If the tunnel is down, the client tries other exits in any case.
             Step::Race => {}
             Step::Probe(Which::InUse) => {
                 self.sessions.probe_in_use(self.host.device_name());
@@ -145,7 +146,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Switches to the session beside.
+    /// Makes the second session the session in use.
     async fn switch(&mut self, now: Instant) {
         let Some((switched, grant)) = self.sessions.switch(now).await else { return };
         self.exit_news.name_fleet(&mut self.sessions);
@@ -233,7 +234,7 @@ impl Daemon {
     async fn stays_closed(&mut self, stop: &Stop) -> bool {
         let (when_refused, state) = (self.settings.profile.routes.when_refused, self.health.state());
         let Some(reason) = self.health.refusal.stays_for(stop, when_refused, state) else { return false };
-        // Otherwise the proof's timer would make the refused session count as up.
+        // The proof is reset, because its timer would otherwise make the refused session count as up.
         self.sessions.forget_proof();
         self.sessions.connections.abort_race(&self.sessions.worker).await;
         self.sessions.end_move().await;

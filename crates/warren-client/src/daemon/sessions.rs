@@ -1,4 +1,4 @@
-//! Owns the sessions with the exits: the one in use, the one beside it while the client moves, and the connections of both.
+//! Owns the sessions with the exits: the session in use, a second session while the client moves, and the connections of both.
 //!
 //! This file begins and ends sessions, and handles what their connections need. `sessions/moving.rs` moves from one exit to
 //! another, `sessions/proof.rs` decides whether a session carries packets, and `sessions/reports.rs` handles the workers'
@@ -100,7 +100,7 @@ impl Sessions {
         }
     }
 
-    /// Begins a new session. It finds a way to an exit by a race, whatever way an earlier session's connections took.
+    /// Begins a new session, for which a race finds an exit and an address. The address of an earlier session is not reused.
     pub(super) fn begin(&mut self, now: Instant) {
         self.connections.forget_way();
         self.forget_proof();
@@ -135,7 +135,7 @@ impl Sessions {
         from
     }
 
-    /// Goes on with another exit that may accept this client, because the exit in use refuses this client for good. Returns false
+    /// Switches to another exit that may accept this client, because the exit in use refuses this client for good. Returns false
     /// if there is no other exit.
     pub(super) fn goes_on_elsewhere(&mut self, stop: &Stop) -> bool {
         // If a newer session with the same key has replaced this one, the client tries no other exit. Two hosts with one key would
@@ -251,8 +251,8 @@ impl Sessions {
         index: u32,
     ) -> anyhow::Result<bool> {
         let ordered = self.connections.order_for(which);
-        // Connection 0 finds a way to an exit by a race. The other connections take the same way, and so do all connections of the
-        // session beside.
+        // For connection 0, a race finds an exit and an address. The session's other connections use the same address. All
+        // connections of the second session use the address of its connection 0.
         if which == Which::InUse && (index == 0 || ordered.is_none()) {
             self.start_race(lockdown, Purpose::Attempt).await?;
             return Ok(self.connections.has_raced_once());
@@ -330,7 +330,7 @@ impl Sessions {
         self.run_race(lockdown).await
     }
 
-    /// Begins the race's connections that are due. Tells the session if every way has failed.
+    /// Begins the race's connections that are due. Tells the session if all addresses have failed.
     pub(super) async fn run_race(&mut self, lockdown: &mut Lockdown) -> anyhow::Result<()> {
         let ended = self.connections.run_race(&self.worker, lockdown).await?;
         self.tell(ended);
@@ -424,7 +424,7 @@ impl Sessions {
     }
 }
 
-/// Returns the facts that the workers must know about a session.
+/// Returns the part of a grant that the workers need.
 fn route_of(welcome: &SessionGrant) -> SessionRoute {
     SessionRoute {
         ipv4: welcome.ipv4.map(|(address, _)| address),

@@ -125,7 +125,7 @@ fn is_reachable(facts: &DnsFacts<'_>, resolver: IpAddr, is_guarded: bool) -> boo
         facts.include.iter().any(|network| network.prefix_len() > 0 && network.contains(&resolver));
     let (has_lease, is_private) = match resolver {
         IpAddr::V4(address) => (facts.has_ipv4, address.is_private() || address.is_link_local()),
-        // The kernel sends to a link-local address on its link, whatever the routing tables say.
+        // The kernel sends packets to a link-local address on its link and does not use the routing tables for them.
         IpAddr::V6(address) if address.is_unicast_link_local() => return !is_guarded,
         IpAddr::V6(address) => (facts.has_ipv6, address.is_unique_local()),
     };

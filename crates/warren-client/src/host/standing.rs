@@ -88,8 +88,8 @@ pub(super) fn plan(profile: &str, settings: &RouteSettings, facts: &PlanFacts) -
     plan
 }
 
-/// Whether firewall rules keep DNS queries from leaving outside the tunnel, whatever networks the LAN has. A host without nft
-/// cannot have such rules.
+/// Whether firewall rules keep DNS queries from leaving outside the tunnel. This does not depend on the LAN's networks. A host
+/// without nft cannot have such rules.
 pub(super) fn is_guarded(settings: &RouteSettings, facts: &PlanFacts) -> bool {
     facts.firewall.is_some() && dns::needs_guard(&settings.include, &settings.exclude, &settings.servers)
 }

@@ -213,7 +213,8 @@ fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]
         // Errors are ignored, because these clients are already enrolled, so they do not conflict with each other.
         drop(enrol(&mut registry, &client));
     }
-    // If the exit cannot start with the enrolled clients even now, this check is skipped, because the import is not the reason.
+    // If the exit could not start even with the clients that are already enrolled, this check is skipped, because the import is
+    // not the reason.
     let could_start = check_clients(config.ipv4, config.ipv6, &registry).is_ok();
     let mut planned: Vec<NewClient> = Vec::new();
     let mut renamed = Vec::new();

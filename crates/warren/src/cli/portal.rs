@@ -72,7 +72,7 @@ async fn as_root(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
     let ended = match start_as(&caller, &group, &shadowed, directories, &name, arguments) {
         Ok(mut child) => {
             let ended = watched.wait(&mut child, arguments.timeout).await;
-            // The portal is closed before the browser has ended, because ending it may take a while.
+            // The portal is closed before the browser is ended, because a browser may take a while to end.
             let closed = opened.close().await;
             end(&mut child).await;
             closed.and(ended)

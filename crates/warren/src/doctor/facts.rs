@@ -149,7 +149,7 @@ pub(super) struct RuleInFront {
     pub(super) profile: String,
     pub(super) rule: String,
     pub(super) remedy: String,
-    /// Whether no priority in front of the rule is left for Warren's rules.
+    /// Whether no free priority is left in front of the rule, so that Warren's rules cannot take precedence.
     pub(super) is_first: bool,
 }
 

@@ -13,7 +13,7 @@ use super::{Connections, Ordered, Which};
 use crate::kill_switch::Lockdown;
 use warren_tunnel::WorkerHandle;
 
-/// How long to wait for the answer to a check before the next one begins.
+/// Minimum time between two checks of the same key.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 
 impl Connections {

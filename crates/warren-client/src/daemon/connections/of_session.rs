@@ -15,7 +15,7 @@ use crate::exits::Way;
 pub(super) struct SessionConnections {
     /// Distinguishes the sessions of this process. Both sessions of a move use the same indices.
     pub(super) number: u64,
-    /// The way that connection 0 took. The session's other connections take the same way.
+    /// The exit and address of connection 0, which the session's other connections use too.
     pub(super) way: Option<Way>,
     pub(super) indices: HashMap<ConnectionId, u32>,
     pub(super) remotes: HashMap<u32, SocketAddr>,

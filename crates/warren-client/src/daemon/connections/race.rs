@@ -1,4 +1,4 @@
-//! Starts, runs and judges races for a way to an exit.
+//! Runs races, in which the client tries several exits and addresses, and evaluates the winners.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -19,7 +19,7 @@ impl Connections {
         self.race.as_ref().is_some_and(|race| race.purpose == purpose)
     }
 
-    /// Starts a race, and ends any race under way. Known addresses run at once, while the names are looked up.
+    /// Starts a race, and ends any race under way. Known addresses are tried immediately, while names are looked up.
     pub(in crate::daemon) async fn start_race(
         &mut self,
         worker: &WorkerHandle,
@@ -36,9 +36,9 @@ impl Connections {
             Purpose::Attempt | Purpose::Scout => self.exits.order(now),
         };
         let places = self.exits.with_ranks(&places);
-        // A `Scout` race looks for a way other than the one in use, whose silent connections stay open.
+        // A `Scout` race does not try the address in use, because the silent connections to it stay open.
         let excluded = self.own.way.filter(|_| purpose == Purpose::Scout);
-        // The look-ups may bring further addresses, so the race does not end before the look-ups do.
+        // The race does not end before the look-ups do, because they may find further addresses.
         let mut race = Race::new(!places.is_empty());
         for (place, rank) in &places {
             self.exits.enter(&mut race, *place, *rank, now, excluded);
@@ -58,8 +58,7 @@ impl Connections {
         });
     }
 
-    /// Stores the looked-up addresses of an exit. Returns whether a race is under way, to which these addresses may have added
-    /// ways to try.
+    /// Stores the looked-up addresses of an exit. Returns whether a race is under way, which may now try these addresses too.
     pub(in crate::daemon) fn take_lookup(&mut self, LookupAnswer { place, addresses }: LookupAnswer) -> bool {
         self.lookups.ended(place);
         let learnt = self.exits.learn(place, addresses);
@@ -122,7 +121,7 @@ impl Connections {
         Some((race.purpose, way))
     }
 
-    /// Decides what a race's winner means for the session.
+    /// Decides how the session uses the winner of a race.
     pub(in crate::daemon) fn judge_winner(&mut self, purpose: Purpose, way: Way) -> Winner {
         // Records that the exit has proven its key at this address, even if it is too early to move to the address.
         self.exits.works(way);

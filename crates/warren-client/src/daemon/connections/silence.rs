@@ -20,7 +20,7 @@ impl Connections {
         reason: Goodbye,
     ) {
         let Some(number) = self.of(which).map(|session| session.number) else { return };
-        // An order cannot be taken back. The worker will answer it, and `opened` then closes the connection.
+        // An order that was sent to the worker cannot be cancelled. When the worker answers, `opened` closes the connection.
         self.ordered.cancel(index, number);
         // Until the race has a winner, there is no connection 0 to close. The race is aborted instead.
         if which == Which::InUse && index == 0 && self.races_for(Purpose::Attempt) {
@@ -59,7 +59,7 @@ impl Connections {
         let was_silent = self.own.silence.is_silent();
         self.own.silence.answers(Instant::now(), index, answers);
         let is_back = was_silent && !self.own.silence.is_silent();
-        // The old way works again, so the search for another one ends.
+        // The address in use works again, so the race for another one ends.
         if is_back && self.races_for(Purpose::Scout) {
             self.abort_race(worker).await;
         }
@@ -78,7 +78,7 @@ impl Connections {
         for action in self.own.silence.handle_timeout(Instant::now()) {
             match action {
                 VigilAction::Rebind { index } => self.rebind(worker, index).await,
-                // If a search is under way, it continues. Starting again would abort it.
+                // If a race is under way, it continues, because starting another race would abort it.
                 VigilAction::Scout => scouts = !self.races_for(Purpose::Scout),
             }
         }

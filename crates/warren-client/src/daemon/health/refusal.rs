@@ -26,7 +26,7 @@ pub(in crate::daemon) struct Refusal {
     is_first_try: bool,
     refused: Option<Refused>,
     unproven: UnprovenAnswers,
-    /// The error with which the daemon will end, if it will.
+    /// The error with which the daemon will end, if it is to end.
     last_word: Option<Failure>,
 }
 
@@ -34,7 +34,7 @@ pub(in crate::daemon) struct Refusal {
 struct Refused {
     reason: Goodbye,
     sentence: String,
-    /// When to ask the exits again. `None` if asking would take the session from another host.
+    /// When to ask the exits again. `None` if a new session would replace that of another host.
     ask_at: Option<Instant>,
 }
 

@@ -1,9 +1,9 @@
 //! Moves to another exit of the fleet without a gap. A second session is opened at the other exit and tested while the first
 //! session carries traffic.
 //!
-//! The new session stays beside the one in use until the exit's inner address has answered through it. Then the two sessions
-//! change places, and new flows take the new session. Flows that began before stay with the old session until its exit ends
-//! it, or until no such flow is left. [`warren_tunnel::Moving`] contains the rules for packets. The daemon adapts the host.
+//! The new session is the second one until its exit's inner address has answered through it. Then it becomes the session in use,
+//! and new flows use it. Flows that began before use the old session until its exit ends it, or until no such flow is left.
+//! [`warren_tunnel::Moving`] contains the rules for packets. The daemon adapts the host.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ impl Sessions {
         }
     }
 
-    /// Whether the client moves to a race's winner without a gap: by a second session beside the one in use, which must be up.
+    /// Whether the client moves to a race's winner without a gap, by opening a second session. This needs a session in use that
+    /// is up.
     pub(super) fn moves_without_gap(&self, purpose: Purpose, way: Way) -> bool {
         let exits = &self.connections.exits;
         matches!(purpose, Purpose::Leave | Purpose::Nearer | Purpose::Failback)
@@ -120,7 +121,7 @@ impl Sessions {
         self.end_move().await;
     }
 
-    /// Carries out the next action of the session beside.
+    /// Carries out the next action of the second session.
     pub(in crate::daemon) async fn follow_beside(
         &mut self,
         lockdown: &mut Lockdown,
@@ -235,10 +236,10 @@ impl Sessions {
         grant
     }
 
-    /// Makes the two sessions change places.
+    /// Swaps the two sessions.
     async fn change_places(&mut self, now: Instant) {
-        // The race was for a connection of the session that was in use before. Its winner would wrongly become connection 0 of
-        // the other one.
+        // Any race under way is for a connection of the session that was in use before. Its winner would wrongly become
+        // connection 0 of the session that is in use now.
         self.connections.abort_race(&self.worker).await;
         self.pair.swap();
         self.proof = UpProof::default();

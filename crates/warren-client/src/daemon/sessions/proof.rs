@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-/// How long to wait for an echo. On a path that loses a tenth of the packets, at least one of the five requests sent by then is
-/// almost certainly answered.
+/// How long to wait for an echo. Five requests are sent in this time. On a path that loses a tenth of the packets, at least one
+/// of them is almost certainly answered.
 const WITHIN: Duration = Duration::from_secs(2);
 
 /// How long echo requests are sent in total.
@@ -130,7 +130,7 @@ mod tests {
         proof.forget();
         proof.asks(at(100));
         assert_eq!((proof.take_due(at(100), false), proof.is_missing()), (Due::Up { is_news: false }, true));
-        // As a control, an exit that has answered is waited for again.
+        // As a control, after an exit has answered, the client waits for its echo again.
         assert!(proof.end(true) && !proof.is_missing());
         proof.asks(at(200));
         assert_eq!((proof.due(), proof.take_due(at(201), false)), (Some(at(202)), Due::Nothing));

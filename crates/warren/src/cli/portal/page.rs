@@ -31,7 +31,7 @@ pub(super) enum Found {
 }
 
 impl Found {
-    /// Ranks how much the answer reveals about a login page.
+    /// Returns a rank: the higher, the more the answer reveals about a login page.
     fn tells(&self) -> u8 {
         match self {
             Self::NoAnswer(_) => 0,

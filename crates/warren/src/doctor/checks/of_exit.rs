@@ -63,8 +63,8 @@ fn port(exit: &ExitFacts) -> Finding {
 
 fn addresses(facts: &Facts, exit: &ExitFacts) -> Finding {
     const CHECK: &str = "addresses";
-    // The addresses and routes of a running exit are inside its pools. So only a network that contains a pool and is larger
-    // belongs to another network.
+    // The addresses and routes of a running exit are inside its pools. So only a route or address whose network is larger than a
+    // pool and contains it belongs to another network.
     let is_others = |network: &IpNet, pool: &IpNet| {
         if exit.is_running {
             network.contains(pool) && network != pool

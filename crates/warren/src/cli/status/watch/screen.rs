@@ -29,7 +29,7 @@ pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec
     lines.push(total("out", out, look));
     lines.push(total("in", into, look));
     lines.push(String::new());
-    // The lines at the bottom always get their rows. The parts above share the remaining rows.
+    // The lines at the bottom are always shown. The parts above share the remaining rows.
     let ending = ending(status, notice, look);
     let room = look.rows.saturating_sub(lines.len() + ending.len());
     lines.extend(connections(history, status, room, look));
