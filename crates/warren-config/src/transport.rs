@@ -163,7 +163,7 @@ impl Transport {
         // All other settings need a restart, because they apply when a connection is created.
         let Tuning { settings, tun_batches, .. } = tuning;
         let caps = &settings.caps;
-        // Sets only what the file changed, because everything else may have been set by hand since.
+        // Only settings that were changed in the file are applied, because the others may have been set with `warren set` since.
         if self.max_transmit_segments != before.max_transmit_segments {
             caps.set(self.max_transmit_segments as usize, caps.datagrams());
         }

@@ -55,8 +55,8 @@ pub(super) fn one_line(text: &str) -> String {
         .collect()
 }
 
-/// Returns the text with everything hidden that may be a key: 32 bytes in base64, which are 43 characters and an equals sign. A
-/// private key in the wrong place must not be printed either.
+/// Returns the text, in which each part that may be a key is hidden: 32 bytes in base64, which are 43 characters and an equals
+/// sign. A private key in the wrong place must not be printed either.
 pub(super) fn without_keys(text: &str) -> String {
     const CHARACTERS: usize = 43;
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');

@@ -41,7 +41,7 @@ pub fn login() -> Option<String> {
     let own = rustix::process::getuid().as_raw();
     let of_kernel =
         std::fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| text.trim().parse().ok());
-    // The largest number means that nobody logged in, for instance in a service.
+    // The largest number means that the process does not belong to a login session, for instance because it is a service.
     let logged_in = of_kernel.filter(|number: &u32| *number != u32::MAX && *number != own);
     let users = Users::read();
     let name = match logged_in {

@@ -85,7 +85,7 @@ impl ControlSocket {
     /// Waits for the next request.
     ///
     /// # Errors
-    /// When no request can arrive any more. A daemon that nobody can ask or stop must end.
+    /// When the socket can accept no more requests. The daemon must then end, because no command could stop it.
     pub async fn next(&mut self) -> anyhow::Result<PendingRequest> {
         let asked = self.asked.recv().await;
         asked.context(
@@ -106,7 +106,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>, ha
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // Each connection has a task of its own, so that a silent peer delays nobody.
+                // Each connection has its own task, so that a silent peer does not delay other peers.
                 let sender = sender.clone();
                 tokio::spawn(async move {
                     match tokio::time::timeout(REQUEST_TIMEOUT, serve(stream, sender, has_group)).await {

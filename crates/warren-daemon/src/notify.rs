@@ -43,7 +43,7 @@ pub fn stopping() {
 
 /// Sends all further notifications through `channel` to the helper, if a starter listens for notifications.
 pub(crate) fn send_through(channel: OwnedFd) {
-    // If nobody listens, no notifications need to be sent to the helper.
+    // If no program listens for notifications, none need to be sent to the helper.
     if std::env::var_os(SOCKET).is_some() {
         // Setting cannot fail, because a daemon has only one helper and sets the channel once.
         drop(CHANNEL.set(channel));

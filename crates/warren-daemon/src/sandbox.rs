@@ -1,9 +1,9 @@
-//! Takes rights from a daemon before it receives packets from a network, so that an attacker who takes over the daemon gains
+//! Takes privileges from a daemon before it receives packets from a network, so that an attacker who takes over the daemon gains
 //! little.
 //!
-//! It keeps only CAP_NET_ADMIN. It cannot start programs, can open only its own files, and can make only the system
-//! calls that it needs. Threads and children inherit the limits, and nothing can lift them. The daemon's
-//! [`crate::helper`] does everything else.
+//! The daemon keeps only CAP_NET_ADMIN. It cannot start programs, can open only its own files, and can make only the system calls
+//! that it needs. Threads and children inherit these limits, which cannot be lifted. Work that needs more privileges is done by
+//! the daemon's [`crate::helper`].
 
 mod capabilities;
 mod files;

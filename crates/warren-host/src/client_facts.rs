@@ -11,9 +11,9 @@ use crate::{DeviceName, GuestNetwork, Ports, band::Band, foreign_rules::Tunnel};
 pub struct ClientPlanFacts {
     /// The TUN device.
     pub device: DeviceName,
-    /// A TUN device that nobody reads. Its routes back up those of `device`: if somebody deletes `device`, the tunnel's traffic
-    /// is discarded instead of leaving outside. The kernel deletes both devices when the process that holds them ends. Traffic is
-    /// then routed as before the tunnel.
+    /// A TUN device whose packets are discarded. Its routes have a lower priority than those of `device`: if another program
+    /// deletes `device`, the tunnel's traffic is discarded instead of leaving outside. The kernel deletes both devices when the
+    /// process that holds them ends. After that, traffic is routed as without the tunnel.
     pub void: Option<DeviceName>,
     /// Maximum size of an inner packet in bytes.
     pub mtu: u16,

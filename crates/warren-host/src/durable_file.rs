@@ -26,8 +26,8 @@ pub enum Unfinished<'a> {
     At(&'a Path),
 }
 
-/// Replaces the file at `path`. A symbolic link at `path` is replaced, not followed. The new file has exactly this mode, whatever
-/// the umask. Without `owner`, it belongs to this process's user.
+/// Replaces the file at `path`. A symbolic link at `path` is replaced, not followed. The new file has exactly this mode,
+/// independent of the umask. Without `owner`, it belongs to this process's user.
 ///
 /// # Errors
 /// If the file cannot be written or renamed. In that case the old file is unchanged.

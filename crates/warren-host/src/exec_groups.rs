@@ -4,7 +4,7 @@
 //! A program's cgroup ([`ExecGroup`]) decides on which side it is. An nftables table recognises the packets of these cgroups and
 //! marks them. It drops packets that would leave on the wrong side. No process owns the table, so it stays no matter how the
 //! daemon ends. So packets of a program in the inside group never leave outside the tunnel. [`release`] removes the table, unless
-//! a program is still in the inside group. In that case the table stays and drops everything that the program sends.
+//! a program is still in the inside group. In that case the table stays and drops all packets of the program.
 
 mod cgroup;
 mod rules;
@@ -145,7 +145,7 @@ pub enum Released {
     Nothing,
     /// The table and the cgroups are gone.
     All,
-    /// Programs are still in the inside group. The table stays and drops everything that they send.
+    /// Programs are still in the inside group. The table stays and drops all their packets.
     CutOff,
 }
 

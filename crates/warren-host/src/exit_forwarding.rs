@@ -3,11 +3,11 @@
 //!
 //! The kernel forwards an IPv4 packet if the device on which it arrives has `forwarding` set. The exit sets it only for the
 //! devices that it needs, and `net.ipv4.ip_forward` stays as it was. So if a person or a program (Docker, libvirt) turns
-//! `net.ipv4.ip_forward` on, the exit can tell.
+//! `net.ipv4.ip_forward` on, the exit can detect this.
 //!
-//! IPv6 has one setting for all devices. A write to it also sets each device's own setting and the default for later devices. The
-//! exit turns it on and puts those other settings back. If somebody else turns it on later, the other settings change again, so
-//! the exit can tell this too.
+//! IPv6 has one setting for all devices (`all.forwarding`). A write to `all.forwarding` also sets each device's own setting and
+//! the default for later devices. The exit turns `all.forwarding` on and restores the other settings. If somebody else turns
+//! `all.forwarding` on later, the other settings change again, so the exit can detect this too.
 
 use std::{collections::BTreeMap, io};
 

@@ -19,8 +19,7 @@ use self::seen::{Action, SeenRoute, SeenRule};
 pub use self::tunnel::Tunnel;
 use crate::{Family, band::Band, netlink::Netlink};
 
-/// A rule of another program that makes a tunnel's traffic bypass the tunnel if it stands in front of the tunnel's
-/// rules.
+/// A rule of another program that makes a tunnel's traffic bypass the tunnel if its priority is in front of the tunnel's rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bypass {
     family: Family,

@@ -144,7 +144,7 @@ impl Host {
     /// settings back.
     ///
     /// # Errors
-    /// The step that failed and why. Steps that were made and are not undone by then stay in `applied`.
+    /// The step that failed and why. `applied` has the steps that were made and have not been undone.
     pub async fn change(&mut self, applied: &mut Applied, plan: &Plan) -> Result<(), ChangeError> {
         for step in plan.steps.iter().filter(|step| !applied.has(step)).collect::<Vec<_>>() {
             if let Err(cause) = self.make(step, applied).await {
@@ -197,7 +197,7 @@ impl Host {
         self.undo_entries(entries, &mut Leaving::default()).await.map(drop)
     }
 
-    /// Undoes everything in the journal, in reverse order.
+    /// Undoes all changes in the journal, in reverse order.
     ///
     /// # Errors
     /// The steps that could not be undone; all others are undone.
@@ -205,7 +205,7 @@ impl Host {
         self.undo_all_with(Vec::new()).await.map(drop)
     }
 
-    /// Undoes everything in the journal, in reverse order. Also deletes the devices with these indexes, which must be Warren's,
+    /// Undoes all changes in the journal, in reverse order. Also deletes the devices with these indexes, which must be Warren's,
     /// once no rule leads to them. Returns a future that waits until the devices are deleted.
     ///
     /// # Errors
@@ -302,7 +302,7 @@ impl Host {
                 let ruleset = step.owned_rules().map(|(_, ruleset)| ruleset.to_owned()).unwrap_or_default();
                 self.owners.extend(owner.map(|owner| (entry, OwnedTable { owner, ruleset })));
             }
-            // The entry stays in the journal, so that undoing the plan also undoes whatever part of this step took effect.
+            // The entry stays in the journal, so that undoing the plan also undoes the part of this step that took effect.
             Err(error) if step::may_be_half_made(step) => {
                 applied.add(entry, step);
                 return Err(error);

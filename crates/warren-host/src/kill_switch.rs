@@ -1,8 +1,8 @@
 //! The kill switch: an nftables table that lets out only tunnels and their carriers.
 //!
-//! No process owns the table. It stays until [`open`], no matter how the daemon that closed the kill switch has ended. A journal
-//! of its own lists the table, so that undoing other changes leaves it alone. The table in `docs/kill-switch.md` says which
-//! packets it lets out in each state of the client.
+//! No process owns the table. It stays until [`open`], no matter how the daemon that closed the kill switch has ended. The kill
+//! switch has its own journal, so that undoing other changes does not remove the table. The table in `docs/kill-switch.md` says
+//! which packets it lets out in each state of the client.
 //!
 //! Another program can still delete the table, as `nft flush ruleset` does. [`look`] detects that, and [`close_again`]
 //! recreates the table from the record beside the journal.

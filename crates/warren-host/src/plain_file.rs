@@ -11,7 +11,7 @@ use std::{
 
 use rustix::{fs::OFlags, io::Errno, process::geteuid};
 
-/// Opens a file to read. This never blocks, whatever kind of file it is.
+/// Opens a file to read. This never blocks, even if the file is a FIFO or a device.
 ///
 /// # Errors
 /// If opening fails, the file is not a regular file, or it is a symbolic link in a directory of a user other than root

@@ -12,7 +12,7 @@ pub(crate) fn is_private(network: &IpNet) -> bool {
 
 /// Returns the networks of a LAN, without those within a private network in `include`. The operator of a LAN chooses its
 /// addresses, and could choose those of a private network behind the tunnel. Public networks in `include` have no effect, because
-/// they stand for the internet or a part of it.
+/// they only mean the internet or a part of it.
 pub(crate) fn beside(mut lan: Vec<IpNet>, include: &[IpNet]) -> Vec<IpNet> {
     let meant: Vec<IpNet> = include.iter().map(IpNet::trunc).filter(is_private).collect();
     lan.retain(|network| !meant.iter().any(|meant| meant.contains(network)));

@@ -115,7 +115,7 @@ pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
 /// Whether somebody else has turned forwarding on for the whole host since Warren's change. In that case, companions that Warren
 /// left off are now on.
 pub(crate) fn is_on_by_others(companions: &[Companion]) -> io::Result<bool> {
-    // Only a companion that Warren left off can show that somebody else turned it on.
+    // Only companions that Warren left off are checked, because only these can show that somebody else turned forwarding on.
     for companion in companions.iter().filter(|companion| companion.set == "0") {
         if [IPV4_FORWARDING, IPV6_FORWARDING_BY_DEFAULT].contains(&companion.key.as_str())
             && read(&companion.key)?.is_some_and(|value| value != "0")

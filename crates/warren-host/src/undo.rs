@@ -1,4 +1,5 @@
-//! How to undo a step. It contains all that another process needs to undo the step if the process that made it was killed.
+//! How to undo a step. The description is complete, so that another process can undo the step if the process that made it was
+//! killed.
 
 use std::{fmt, io};
 

@@ -1,5 +1,5 @@
-//! While the tunnel is up, the client's programs ask only its resolver. Afterwards the resolver configuration is byte for byte
-//! the same as before.
+//! While the tunnel is up, the client's programs ask only its resolver. After the tunnel is down, the resolver configuration is
+//! byte for byte the same as before the tunnel.
 //!
 //! ```text
 //!   client ----- router 192.0.2.1: the local network's resolver, which knows `router.test`

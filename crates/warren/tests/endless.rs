@@ -155,7 +155,7 @@ fn ten_thousand_reloads_sessions_and_refusals_leave_the_exit_as_large_as_it_was(
     };
     let first = rss(&exit);
     let start = Instant::now();
-    // Sizes are compared from the middle on, because bounded structures have reached their bounds by then.
+    // Sizes are compared from the middle of the test on, because bounded data structures have reached their limits at that time.
     let mut sizes = Vec::new();
     for _ in 0..PARTS {
         turn(COUNT / PARTS);

@@ -153,7 +153,7 @@ fn check_controls(faulty: &Faulty<'_>, loss: Loss, marks: &Marks) {
     faulty.assert_kept(&format!("{loss:?}"), marks, &[0, 1]);
 }
 
-/// Whether a client's host is told that nobody listens at the lost exit's port.
+/// Whether a client's host gets an ICMP error because no program listens on the lost exit's port.
 fn refuses(faulty: &Faulty<'_>) -> bool {
     let asking = faulty.net.client.enter(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();

@@ -89,7 +89,7 @@ fn rates(output: &str) -> Vec<f64> {
     streams.iter().map(|stream| rate(stream).unwrap()).collect()
 }
 
-/// Jain's fairness index: 1 if all flows have the same rate, 1/n if one flow has everything.
+/// Jain's fairness index: 1 if all flows have the same rate, 1/n if one flow has the whole rate.
 fn jain(rates: &[f64]) -> f64 {
     let sum: f64 = rates.iter().sum();
     let squares: f64 = rates.iter().map(|rate| rate * rate).sum();

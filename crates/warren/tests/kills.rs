@@ -1,4 +1,4 @@
-//! Whenever a daemon is killed, the next command removes everything that it left behind.
+//! At whatever moment a daemon is killed, the next command removes all changes that it left behind.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, SystemTime};

@@ -28,7 +28,7 @@ fn each() -> u16 {
 const HONEST: u16 = 50;
 /// Maximum number of lies in flight. It is less than the capacity of every buffer on the path.
 const UNDER_WAY: usize = 200;
-/// Limits on the growth of a daemon's memory: through everything that a peer sends, and through one kind of lie (scorecard B8).
+/// Limits on the growth of a daemon's memory: for all messages of a peer together, and for one kind of lie (scorecard B8).
 const ROOM_KIB: u64 = 8 * 1024;
 const ROOM_OF_ONE_KIB: u64 = 1024;
 

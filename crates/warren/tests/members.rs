@@ -56,7 +56,7 @@ fn members_see_the_status_and_bring_tunnels_up_and_down_and_others_get_nothing()
         assert!(refused.code != Some(0), "{line}: {refused:?}");
     }
     assert!(client.is_active("warren@home"));
-    // The exit's own user is in the group as well.
+    // The exit's own user is also in the group.
     assert!(run_as(&client, "warren", "systemctl start warren-down@home").code != Some(0));
 
     run_as(&client, "member", "warren down home").ok();
@@ -82,7 +82,7 @@ fn members_open_a_kill_switch_only_if_the_profile_lets_them() {
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("only root may open it"), "{refused:?}");
     assert!(client.is_active("warren@home"));
-    // Without a daemon the kill switch is closed as well.
+    // The kill switch is also closed when no daemon runs.
     client.sh("systemctl stop warren@home").ok();
     let refused = run_as(&client, "member", "warren down home");
     assert!(refused.stderr.contains("only root may open it"), "{refused:?}");

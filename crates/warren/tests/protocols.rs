@@ -1,4 +1,4 @@
-//! Every protocol passes unchanged, whatever is offloaded.
+//! Packets of every protocol pass unchanged, with any combination of offloads.
 #![allow(clippy::print_stdout, reason = "test code")]
 
 use crate::support::protocols::{ask, echo};

@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, Net, Profile, eventually, seconds};
 
-/// How many packets are sent on each way out.
+/// How many packets are sent to each destination.
 const EACH: u32 = 50;
 
 /// Counts at the router the packets that [`Outside::leaving`] sends.
@@ -53,7 +53,7 @@ impl<'net> Outside<'net> {
         (of("traffic"), of("queries"))
     }
 
-    /// Fails unless everything gets out. Shows that the counters can be other than 0.
+    /// Fails unless all packets leave the host. This is the control, which shows that the counters work.
     #[track_caller]
     fn assert_open(&self) {
         // Fills the neighbour cache first, because packets are dropped during neighbour discovery.
@@ -68,7 +68,7 @@ impl<'net> Outside<'net> {
     }
 }
 
-/// Adds a resolver, so that DNS queries stay inside as well.
+/// Adds a resolver, so that DNS queries stay inside the tunnel too.
 fn with_resolver(profile: Profile) -> Profile {
     profile.with("dns", "servers", vec![Net::INTERNET_V4])
 }

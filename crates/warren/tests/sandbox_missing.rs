@@ -66,7 +66,7 @@ fn tunnel_without(call: libc::c_long, warning: &str) -> Option<[Value; 2]> {
     Some(statuses)
 }
 
-/// Starts a program on a thread that gets ENOSYS for a system call, as does everything that it starts.
+/// Starts a program on a thread for which a system call returns ENOSYS. The program and its children inherit this.
 fn without<T: Send>(call: libc::c_long, start: impl FnOnce() -> T + Send) -> T {
     let calls = BTreeMap::from([(call, Vec::new())]);
     let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());

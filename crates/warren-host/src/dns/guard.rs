@@ -43,8 +43,8 @@ pub use crate::table_names::guard_table;
 /// domains. Others query a resolver on the local network while the LAN stays reachable (`lan`). The table filters the queries of
 /// this host and those that it forwards for containers.
 ///
-/// It accepts packets with the carrier's mark or a portal's ([`crate::portal`]), packets into or out of a Warren tunnel, and packets to containers on
-/// this host.
+/// The table accepts packets with the carrier's mark or a portal's mark ([`crate::portal`]), packets into or out of a Warren
+/// tunnel, and packets to containers on this host.
 ///
 /// Without `lan`, multicast queries are rejected too. The kernel deletes the table when the daemon ends, as it deletes the
 /// tunnel.

@@ -39,7 +39,7 @@ pub(super) async fn of_host(path: &Path, device: &DeviceName) -> Vec<Method> {
     let mut methods = Vec::new();
     if resolved_runs() {
         methods.push(Method::Resolved { device: device.clone() });
-        // The file refers to systemd-resolved, so programs that read it ask systemd-resolved as well.
+        // The file refers to systemd-resolved, so programs that read the file also send their queries to systemd-resolved.
         if leads_to_stub(path) {
             return methods;
         }

@@ -320,8 +320,8 @@ impl Record {
                 self.keep()?;
             }
         } else if is_theirs && self.contents.originals.contains(&standing) {
-            // The process was killed after an original had replaced this object. Another program wrote this object later,
-            // so it goes back.
+            // The process was killed after an original had replaced this object. Another program wrote this object later, so it
+            // is put back.
             return replace::put_back(&self.file, &standing, &left);
         }
         replace::forget(&self.file)

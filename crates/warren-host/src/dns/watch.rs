@@ -8,8 +8,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Watches files and directories. A file needs two inotify watches. That on its directory reports that the file was replaced.
-/// That on the file reports a write to it, even if it is a mount point.
+/// Watches files and directories. A file needs two inotify watches. The watch on its directory reports when the file is replaced.
+/// The watch on the file reports writes to the file, even if the file is a mount point.
 #[derive(Debug)]
 pub(super) struct Watch {
     paths: Vec<PathBuf>,

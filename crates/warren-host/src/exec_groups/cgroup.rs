@@ -19,8 +19,8 @@ pub enum Side {
 
 /// A profile's cgroup for one side, in the hierarchy of cgroup v2.
 ///
-/// It is a systemd slice, so systemd can put units into it. A slice itself may not contain processes, so `warren exec` uses a
-/// cgroup below the slice.
+/// The cgroup is a systemd slice, so that systemd can put units into it. A slice itself may not contain processes, so `warren
+/// exec` uses another cgroup below the slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecGroup {
     root: PathBuf,

@@ -25,7 +25,7 @@ pub(crate) fn is_root() -> bool {
     is_root
 }
 
-/// A network namespace with `lo` up, deleted on drop with everything in it.
+/// A network namespace with `lo` up. Dropping this value deletes the namespace with its devices.
 pub(crate) struct Namespace {
     name: String,
     directory: TempDir,

@@ -1,4 +1,4 @@
-//! An enrolled client without a TUN device, which sends whatever a test tells it to.
+//! An enrolled client without a TUN device, which sends the messages that a test specifies.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

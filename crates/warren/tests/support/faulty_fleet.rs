@@ -222,7 +222,7 @@ impl<'net> Guest<'net> {
     /// Frees the host for another client.
     pub fn leave(self) {
         drop(self.steady);
-        // It may be down already.
+        // The tunnel may be down already, so an error is ignored.
         drop(self.client.warren.run("down home"));
     }
 }

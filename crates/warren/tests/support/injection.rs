@@ -29,7 +29,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the call failed for lack of rights, whatever its arguments.
+    /// Whether the call failed for lack of privileges. Its arguments are not considered.
     pub fn is_refused(self) -> bool {
         matches!(self, Self::Failed(libc::EPERM | libc::EACCES))
     }

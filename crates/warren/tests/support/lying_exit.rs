@@ -1,4 +1,4 @@
-//! An exit with the key that a client pins, which sends whatever a test wants.
+//! An exit with the key that a client pins, which sends the messages that a test specifies.
 
 use std::future::poll_fn;
 use std::net::Ipv4Addr;

@@ -1,4 +1,4 @@
-//! A memory limit for a program and everything that it starts: a cgroup of version 1 or 2, whichever has the memory controller.
+//! A memory limit for a program and its child processes: a cgroup of version 1 or 2, whichever has the memory controller.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use super::{InternetHost, Namespace, eventually, root, seconds};
 
-/// Client, router, exit and internet host. Dropping it removes everything.
+/// A network with a client, a router, an exit and an internet host. Dropping this value removes all of them.
 #[derive(Debug)]
 pub struct Net {
     pub client: Namespace,
@@ -161,7 +161,7 @@ impl Net {
         self.filter("udp dport 443 drop; udp sport 443 drop;");
     }
 
-    /// Applies nftables rules to everything that the router receives from client and exit.
+    /// Applies nftables rules to all packets that the router receives from client and exit.
     pub fn filter(&self, rules: &str) {
         self.unfilter();
         for device in ["to-client", "to-exit"] {

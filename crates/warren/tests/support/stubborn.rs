@@ -232,7 +232,7 @@ impl StubbornClient {
         }
     }
 
-    /// Lets its connections work, and discards whatever they receive.
+    /// Keeps its connections running, and discards all data that they receive.
     async fn run_until(&mut self, until: Instant) {
         let mut inbox = Inbox::new();
         loop {

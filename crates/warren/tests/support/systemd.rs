@@ -102,7 +102,7 @@ impl Files {
     }
 }
 
-/// A booted host. Dropping it ends systemd and everything below it.
+/// A booted host. Dropping this value ends systemd and all its child processes.
 #[derive(Debug)]
 pub struct Systemd<'net> {
     pub host: &'net Namespace,
