@@ -114,7 +114,7 @@ impl ClientsImport {
         Ok(Some(Self { registry, path: path.to_path_buf(), mark, is_silent: !says_who }))
     }
 
-    /// Returns a text that identifies this file. Even a file with the same content that is written later has another mark.
+    /// Returns a text that identifies this file. A file that is written later has another mark, even if its content is the same.
     pub fn mark(&self) -> &str {
         &self.mark
     }

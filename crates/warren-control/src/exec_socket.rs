@@ -142,7 +142,8 @@ pub async fn ask_for(runtime_dir: &Path, name: &str, wish: UserWish) -> Result<(
             return Err(AskError::Forbidden);
         }
         let line = serde_json::to_string(&wish).map_err(io::Error::other)? + "\n";
-        // The daemon refuses strangers without reading their bytes. The kernel then reports an error after the answer.
+        // The daemon answers a user whom it refuses without reading the request. So this write may fail although an answer can be
+        // read, and its error is used only without an answer.
         let sent = stream.write_all(line.as_bytes()).await;
         let mut answer = Vec::new();
         let received = BufReader::new(stream.take(LONGEST_ANSWER)).read_until(b'\n', &mut answer).await;

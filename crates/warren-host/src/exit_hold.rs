@@ -1,5 +1,6 @@
-//! A table that protects an exit's flows and its host while the exit does not run. It silently drops packets of the clients'
-//! flows, so that the flows survive until the next start, and drops packets that neighbours send to the host to be forwarded.
+//! A table that protects an exit's flows and its host while the exit does not run. The table silently drops packets of the
+//! clients' flows, so that the flows survive until the next start. It also drops packets that neighbours send to the host to be
+//! forwarded.
 //!
 //! NAT ends with the daemon. Without this table, the kernel would then answer untranslated packets with a reset, which would end
 //! the flow at its remote end. The conntrack entries stay, so this table can recognise the packets by their entries, and the next

@@ -291,7 +291,7 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let elsewhere = format!("iifname != {{ \"lo\", \"{device}\" }}");
     let mut rules = vec![
         "ct state established accept".into(),
-        // Related packets from the TUN, which are ICMP errors, are checked further below.
+        // Related packets from the TUN, which are ICMP errors, are checked by later rules.
         format!("iifname != \"{device}\" ct state related accept"),
     ];
     rules.extend(
@@ -400,7 +400,7 @@ fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
         rules.push(format!("oifname \"{device}\" counter drop"));
     }
     // `related` packets, which are ICMP errors, are not accepted here, because their sender can forge the flow to which they
-    // refer. They may go only where new flows may go.
+    // refer. They are accepted only to destinations to which new flows are accepted.
     rules.push("ct state established accept".into());
     rules.push(COUNT_FLOWS.into());
     if !host.isolation {

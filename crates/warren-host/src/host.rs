@@ -393,7 +393,7 @@ impl Host {
         // instance, depends on its device's address.
         entries.reverse();
         for (place, entry) in entries.iter().enumerate() {
-            // Tables that are deleted together are removed from the journal, so the loop skips their entries.
+            // The loop skips the entries of tables that `delete_together` has deleted, because they are no longer in the journal.
             match self.delete_together(entries.get(place..).unwrap_or_default()).await {
                 Ok(mut deleted) => undone.append(&mut deleted),
                 Err(error) => left.push(("firewall tables".to_owned(), error.into())),

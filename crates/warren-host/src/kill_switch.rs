@@ -176,7 +176,7 @@ impl KillSwitch {
         Ok(listing.is_some() && listing == self.record.listing)
     }
 
-    /// Recreates the table if it was changed or deleted. Returns whether it was.
+    /// Recreates the table if it was changed or deleted. Returns whether the table had to be recreated.
     ///
     /// # Errors
     /// If nft fails or the record cannot be written.
@@ -200,8 +200,8 @@ impl KillSwitch {
     }
 }
 
-/// Compares the kernel's table with the record, if the kill switch of the profile `name` with the journal at `journal`
-/// is closed. While a process makes the table, the result may be `Changed` for a moment.
+/// If the kill switch of the profile `name`, whose journal is at `journal`, is closed, compares the kernel's table with the
+/// record. While a process makes the table, the result may be `Changed` for a moment.
 ///
 /// # Errors
 /// If the journal or its record cannot be read, the journal is about another network namespace, or nft fails.

@@ -212,7 +212,8 @@ pub(crate) fn datagrams_one_by_one(net: &Net) {
     }
 }
 
-/// Rules that change one byte of the payload. Between namespaces no kernel verifies UDP checksums.
+/// Rules that change one byte of the payload. The receiving kernel does not detect the change, because UDP checksums are not
+/// verified between namespaces.
 fn spoilt(per_mille: u32) -> String {
     both_ways(&format!("numgen random mod 1000 < {per_mille} counter @th,320,8 set 0xa5"))
 }

@@ -97,7 +97,7 @@ fn twice_what_the_tunnel_carries_costs_it_nothing_and_every_packet_is_accounted_
     assert!(daemon.is_running() && exit.daemon().is_running());
 }
 
-/// The number of rounds of each load. One load is what the tunnel carries, the other is twice that.
+/// The number of rounds of each load. One load is the tunnel's capacity, and the other one is twice the capacity.
 const ROUNDS: u64 = 4;
 
 /// Offers twice what the tunnel carries, in packets of 64 and of 1,200 bytes.

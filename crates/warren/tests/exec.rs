@@ -374,7 +374,7 @@ impl<'net> Counted<'net> {
     }
 
     /// Counts packets that leave the client outside the tunnel. After the client's daemon was killed, the client's kernel answers
-    /// the exit with ICMP errors. They are not counted, because no program sends them.
+    /// the exit with ICMP errors. These errors are not counted, because no program sends them.
     fn outside(net: &'net Net) -> Self {
         let (v4, v6) = (Net::EXIT_V4, Net::EXIT_V6);
         let rules = format!(

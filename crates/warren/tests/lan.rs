@@ -102,7 +102,7 @@ fn queries_to_the_lan_are_refused_even_where_the_profile_leaves_resolvers_alone(
         net.client_queries().udp > before.udp,
         "the control: a profile that asks for the LAN has its resolvers"
     );
-    // A profile that excludes the LAN's resolver from the tunnel also gets to use it.
+    // If a profile excludes the LAN's resolver from the tunnel, the resolver can also be used.
     let excluded = alone.with("routes", "exclude", vec!["192.168.77.1/32"]);
     client.warren.write("home.toml", 0o600, &excluded.text());
     client.warren.run("reload home").ok();

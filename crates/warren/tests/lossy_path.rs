@@ -71,8 +71,8 @@ fn a_path_that_shrank_in_silence_while_nobody_spoke_is_known_soon_after_somebody
 
 /// For row F2 of the scorecard (docs/torture.md), run this test with `WARREN_LOSS_SECONDS=60` and
 /// `WARREN_CONTROLLERS=off,cubic,bbr3`. The load is 60 % of what the tunnel carries through the same rules without loss. No rate
-/// or queue is emulated. The limit is the core that both ends share; they send each datagram alone here. The sender has the other
-/// core, as in L7.
+/// or queue is emulated. The limit is the core that both ends share, because they send each datagram in a separate system call in
+/// this test. The sender runs on the other core, as in L7.
 #[test]
 #[ignore = "takes minutes; `scripts/torture loss` runs it"]
 fn no_loss_for_however_long_costs_the_mtu_whatever_the_controller() {

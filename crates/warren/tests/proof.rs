@@ -132,8 +132,8 @@ fn a_daemon_proves_its_sessions_however_many_devices_it_has_had() {
         });
         restart(&mut exit, &client);
     }
-    // The control: if the exit does not answer, the proof is missing. A daemon that cannot send echo requests would not notice
-    // this.
+    // The control: if the exit does not answer, the proof is missing. A daemon that cannot send echo requests would not report
+    // the missing proof.
     net.exit.sh("sysctl -qw net.ipv4.icmp_echo_ignore_all=1").ok();
     restart(&mut exit, &client);
     eventually(seconds(10), "users are told", || {

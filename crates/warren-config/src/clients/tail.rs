@@ -45,7 +45,8 @@ impl Tail {
     /// # Errors
     /// The file's error. If a part of the bytes was written, it is truncated now or, if that fails too, before the next append.
     pub(super) fn append(&mut self, file: &impl Storage, bytes: &[u8]) -> io::Result<()> {
-        // The remains of an interrupted append are removed first. A shorter line would overwrite only a part of them.
+        // The remains of an interrupted append are removed first, because a new line that is shorter would overwrite only a part
+        // of them.
         if self.is_torn {
             file.truncate(self.length)?;
             self.is_torn = false;

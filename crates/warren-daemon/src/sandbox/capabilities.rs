@@ -9,7 +9,7 @@ use rustix::thread::{
 /// Reduces the capabilities of the calling thread, of its future threads and of the programs that it starts to
 /// CAP_NET_ADMIN.
 ///
-/// A daemon that root has started keeps root's user ID for now, because programs that it starts may need the rights.
+/// A daemon that root has started keeps root's user ID for now, because programs that it starts may need root's privileges.
 ///
 /// # Errors
 /// When the kernel refuses. In that case nothing has changed.

@@ -103,7 +103,7 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
         for (kind, protocol) in
             [(libc::SOCK_DGRAM, libc::IPPROTO_UDP), (libc::SOCK_STREAM, libc::IPPROTO_TCP)]
         {
-            // 0 means the usual protocol of the kind.
+            // Protocol 0 means the default protocol of the socket type.
             for protocol in [0, protocol] {
                 let kind = (1, MaskedEq(SOCKET_KIND), number(kind));
                 let internet = [(0, Eq, number(family)), kind, (2, Eq, number(protocol))];

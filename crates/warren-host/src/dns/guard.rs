@@ -10,9 +10,9 @@ use crate::{
     ruleset_text::elements,
 };
 
-/// Whether all DNS queries must stay inside the tunnel. They must in a full tunnel, unless its profile leaves the host's
-/// resolvers alone or lists a resolver outside. `exclude` must be the profile's own list, so that neither an exit nor a LAN can
-/// change the result.
+/// Whether all DNS queries must stay inside the tunnel. This is the case in a full tunnel, unless its profile does not set
+/// resolvers or lists a resolver outside the tunnel. `exclude` must be the profile's own list, so that neither an exit nor a LAN
+/// can change the result.
 pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bool {
     let leads_there = |server: &IpAddr| DnsFacts::leads_to(include, exclude, *server);
     is_full(include)

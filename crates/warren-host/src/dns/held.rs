@@ -246,7 +246,7 @@ impl Method {
                 let is_forwarded = plan.split.is_none() && named.iter().all(IpAddr::is_loopback);
                 is_forwarded || servers.iter().any(|server| named.contains(server))
             }
-            // Only the file's record can answer this, and `repair` uses the record.
+            // The file itself does not show this. `repair` compares the file with its record.
             Self::File { .. } => true,
         }
     }

@@ -118,7 +118,8 @@ impl Record {
         self.contents.layers.push(layer);
         let Err(error) = self.write(standing) else { return Ok(()) };
         if before.is_empty() {
-            // The file may be unchanged, because writing it has failed. So a failure to restore it is ignored.
+            // The error of the write is returned. A failure to restore the file is ignored, because the file may not have been
+            // changed at all.
             drop(self.restore());
         }
         self.contents.layers = before;

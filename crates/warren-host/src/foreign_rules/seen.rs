@@ -201,7 +201,7 @@ impl fmt::Display for SeenRule {
 /// Whether an attribute makes a rule select packets by user, protocol, port, class or VRF.
 fn picks(attribute: &RuleAttribute) -> bool {
     if let RuleAttribute::UidRange(users) = attribute {
-        // A range that contains all users does not select.
+        // A range that contains all users does not limit the rule.
         return (users.start, users.end) != (0, u32::MAX);
     }
     if let RuleAttribute::Other(other) = attribute {

@@ -17,8 +17,8 @@ pub struct KillSwitchRules {
     /// This host's private networks, if they should be reachable. DNS queries to them are blocked, because they would reveal
     /// every name.
     pub lan: Vec<IpNet>,
-    /// Networks of containers and virtual machines on this host. Packets to them do not leave this host. Ports of theirs that
-    /// this host publishes by DNAT answer hosts outside only if they are in `allow_inbound`.
+    /// Networks of containers and virtual machines on this host. Packets to them do not leave this host. Ports of guests that
+    /// this host publishes by DNAT can be reached from other hosts only if they are in `allow_inbound`.
     pub guests: Vec<GuestNetwork>,
     /// Networks behind this host that hosts may reach through the tunnel.
     pub prefixes: Vec<IpNet>,

@@ -53,8 +53,8 @@ impl<Chain: Ord + Clone + std::fmt::Display> Rules<Chain> {
 
 struct Walk<'a, Chain> {
     rules: &'a Rules<Chain>,
-    /// The chains that were visited, each with whether earlier rules had already selected ports. The value says whether the chain
-    /// changes the destination of packets.
+    /// The chains that were visited. A key is a chain, and whether earlier rules had already selected ports. The value is whether
+    /// the chain changes the destination of packets.
     seen: BTreeMap<(&'a Chain, bool), bool>,
     published: Published,
 }

@@ -203,7 +203,7 @@ impl<'net> Hosts<'net> {
         }
     }
 
-    /// The control: without `recover`, nobody is enrolled.
+    /// The control: without `recover`, no client is enrolled.
     fn assert_the_store_is_not_used(&self) {
         let refused = typed(&self.exits[1], "warren exit invite phone");
         assert!(!refused.succeeded() && refused.stderr.contains("nothing was changed"), "{refused:?}");

@@ -156,7 +156,7 @@ impl<'net> Faulty<'net> {
         Profile::parse(&text.replace(&address.to_string(), &other.to_string()))
     }
 
-    /// How many of an exit's requests have met a conflict.
+    /// How many of an exit's requests to the store have failed because of a conflict.
     pub fn conflicts(&self, exit: usize) -> f64 {
         self.exit(exit).status().0["fleet"]["requests"]["conflict"].as_f64().unwrap()
     }

@@ -13,7 +13,7 @@ const EVERY: Duration = Duration::from_millis(20);
 /// How long an answer may take before its request counts as lost.
 const LATE: Duration = Duration::from_millis(1_500);
 
-/// A running flow. Dropping it ends it.
+/// A running flow. Dropping this value ends the flow.
 #[derive(Debug)]
 pub struct Steady {
     shared: Arc<Shared>,
