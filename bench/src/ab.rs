@@ -1,4 +1,5 @@
-//! `ab`: alternates two variants of anything until the interval of their ratio is narrow enough.
+//! `ab`: runs two commands in turn and compares one figure of their output, until the confidence interval of the ratio is narrow
+//! enough.
 
 mod child;
 mod outcome;
@@ -22,7 +23,7 @@ use crate::{
     stats::{Better, Comparison, Sample},
 };
 
-/// The variants, the number of rounds and the precision.
+/// The arguments of `ab`: both variants, the number of rounds and the requested precision.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Variant A as arguments of this program, as in "quic --max-segments 10"
@@ -65,7 +66,7 @@ pub(crate) struct Args {
 
 /// Runs the comparison and prints the outcome.
 ///
-/// Publishes the complete rounds, even if a later run fails or the user interrupts.
+/// If a run fails or the user interrupts, it still prints and saves the outcome of the complete rounds.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if !(args.precision > 0.0 && args.precision.is_finite()) {
         bail!("--precision is {}, but must be a percentage above 0", args.precision);
@@ -96,7 +97,7 @@ impl Session<'_> {
         let (min, max) = (self.args.min_rounds, self.args.max_rounds.max(self.args.min_rounds));
         let schedule = Schedule { min, max, precision: self.args.precision };
         let progress = Progress::new();
-        // `is_done` ends it after the maximum number of rounds.
+        // `is_done` ends this loop after the maximum number of rounds.
         for round in 0.. {
             let comparison = self.comparison();
             let kept = u32::try_from(self.rounds.len()).unwrap_or(u32::MAX);
@@ -107,7 +108,7 @@ impl Session<'_> {
             let rounds = schedule.expected(kept, half_width);
             progress.round(kept, rounds, half_width);
             let measured = self.round(schedule::order(round), &progress)?;
-            // The first round warms up caches, CPU clock and page cache for both.
+            // The first round warms up the CPU and page caches and the CPU clock. Its figures are discarded.
             if round > 0 {
                 self.rounds.push(measured);
             }
@@ -130,7 +131,7 @@ impl Session<'_> {
             *slot = Some(measured);
             progress.ran();
         }
-        // `order` names each side once, so both are measured by now.
+        // `order` returns each side once, so both `a` and `b` are set.
         a.zip(b).context("a round measures both variants")
     }
 
@@ -156,7 +157,7 @@ impl Outcome {
             report::print(&self.to_string())?;
         }
         if let Some(prefix) = &args.save {
-            // Appends to the prefix. `with_extension` would replace the end of a prefix such as `run.2`.
+            // The ending is appended to the prefix. `with_extension` would replace the `.2` of a prefix such as `run.2`.
             let file = |ending| PathBuf::from([prefix.as_os_str(), OsStr::new(ending)].join(OsStr::new("")));
             report::write(&file(".json"), &(report::json(self)? + "\n"))?;
             report::write(&file(".md"), &self.to_string())?;

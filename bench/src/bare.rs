@@ -1,6 +1,6 @@
-//! `bare`: one side of a tunnel that is QUIC datagrams between two TUN devices and nothing else. It has one thread and one
-//! connection. It has no runtime, sessions, queues, address checks or sandbox. It shows what a tunnel on this QUIC library can
-//! reach on a machine. The difference from Warren is the cost of Warren's other work.
+//! `bare`: one side of a minimal tunnel that sends the packets of a TUN device as QUIC datagrams. It has one thread and one
+//! connection, and no async runtime, sessions, queues, address checks or sandbox. Its figures are an upper bound for a tunnel on
+//! this QUIC library on this machine. The difference between `bare` and Warren is the cost of Warren's other work.
 
 mod quic;
 mod tunnel;
@@ -14,10 +14,10 @@ use crate::{
     tun_device::TunDevice,
 };
 
-/// The device's name in both namespaces.
+/// The name of the TUN device. It is the same in both namespaces.
 const DEVICE: &str = "wt-bare0";
 
-/// The side and its namespace.
+/// The arguments of `bare`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// The exit's address. Without it, this side is the exit

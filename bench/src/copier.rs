@@ -1,6 +1,6 @@
 //! `copier`: joins two TUN devices without crypto, UDP or framing. It shows the limit of any TUN VPN on this machine.
 //!
-//! [`Copier`] does the work. The subcommand makes the namespaces, unless they exist, and waits.
+//! [`Copier`] does the work. The subcommand makes the namespaces unless the user names existing ones, and then waits.
 
 mod copy;
 
@@ -21,15 +21,15 @@ use crate::{
     tun_device::TunDevice,
 };
 
-/// The inner addresses.
+/// The addresses of the two TUN devices.
 pub(crate) const CLIENT: &str = "10.98.0.2";
 pub(crate) const EXIT: &str = "10.98.0.1";
 const CLIENT_ADDRESSES: [&str; 2] = ["10.98.0.2/24", "fd98::2/64"];
 const EXIT_ADDRESSES: [&str; 2] = ["10.98.0.1/24", "fd98::1/64"];
-/// The device's name in both namespaces.
+/// The name of the TUN device. It is the same in both namespaces.
 const DEVICE: &str = "wt-copy0";
 
-/// The namespaces, the duration and the MTU.
+/// The arguments of `copier`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Seconds to run [default: until Ctrl-C]
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs a copier until interrupted, then prints what it carried.
+/// Runs a copier until interrupted, then prints the traffic that it has copied.
 ///
 /// Leaves nothing behind if it fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json { report::print_json(&carried) } else { report::print(&carried.table().to_string()) }
 }
 
-/// A running copier. Dropping it stops it and removes its devices.
+/// A running copier. Dropping this value stops the copier and removes its devices.
 #[derive(Debug)]
 pub(crate) struct Copier {
     stop: Interrupt,
@@ -84,7 +84,7 @@ pub(crate) struct Copier {
     down: Option<JoinHandle<anyhow::Result<Direction>>>,
 }
 
-/// The traffic of both directions. Each has a thread of its own.
+/// The traffic of both directions. Each direction has its own thread.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) up: Direction,
@@ -110,12 +110,12 @@ impl Copier {
         // From here on, dropping `copier` stops the first thread if the second one fails to start.
         copier.up = Some(spawn("copier-up", &at_client, &at_exit)?);
         copier.down = Some(spawn("copier-down", &at_exit, &at_client)?);
-        // The threads have duplicates of both files. `at_client` and `at_exit` are closed here, so the devices go when
-        // the threads end.
+        // Each thread has duplicates of both files. `at_client` and `at_exit` are closed here, so the kernel removes the devices
+        // when the threads end.
         Ok(copier)
     }
 
-    /// Stops both threads, which removes the devices, and returns what they carried.
+    /// Stops both threads, which removes the devices, and returns the traffic that they have copied.
     pub(crate) fn stop(mut self) -> anyhow::Result<Report> {
         self.stop.set();
         let finished = |thread: Option<JoinHandle<_>>| join(thread.context("the copier was not started")?);

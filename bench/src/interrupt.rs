@@ -1,5 +1,5 @@
-//! Turns Ctrl-C and similar signals into a flag that loops check. On its way out, the program ends and removes
-//! everything that it started.
+//! Turns Ctrl-C and similar signals into a flag that loops check. So destructors run, which end the child processes and remove
+//! the namespaces and devices.
 
 use std::{
     sync::{
@@ -51,7 +51,7 @@ impl Interrupt {
     /// Waits until the flag is set, but no longer than `time`. Without a time, it waits without a limit.
     pub(crate) fn wait(&self, time: Option<Duration>) {
         let start = Instant::now();
-        // Sleeps in short pieces, because `thread::sleep` continues after a signal.
+        // Sleeps for short times, because a signal does not end `thread::sleep` early.
         while !self.is_set() && time.is_none_or(|time| start.elapsed() < time) {
             thread::sleep(time.map_or(LOOK, |time| LOOK.min(time.saturating_sub(start.elapsed()))));
         }

@@ -1,5 +1,5 @@
-//! Benchmarks of Warren and its peers. Measurements are paired, differ in one cause only, and report their
-//! noise.
+//! Benchmarks of Warren and its peers. Measurements are paired, the compared variants differ in one respect only, and reports
+//! include the noise.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr, reason = "this binary talks to a person or a script")]
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     match cli::Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The alternate form appends the causes to the message, on one line.
+            // `{:#}` prints the error and its causes on one line.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! Network namespaces of a run. Dropping one removes it, and the next run removes those that a killed run left.
+//! Network namespaces of a run. Dropping a namespace removes it. If a run is killed, the next run removes its namespaces.
 
 use std::{
     fs::File,
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Namespace {
     name: String,
-    /// Whether this program made the namespace, and so removes it.
+    /// Whether this program made the namespace. If so, dropping this value removes it.
     owned: bool,
 }
 
@@ -39,13 +39,13 @@ impl Namespace {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         remove_leftovers();
         let name = format!("wt-{}-bench-{}-{role}", std::process::id(), COUNT.fetch_add(1, Relaxed));
-        // From here on, dropping `namespace` removes whatever exists of it.
+        // From here on, dropping `namespace` removes the namespace, even if a later step fails.
         let namespace = Self { name, owned: true };
         let name = &namespace.name;
         execute(Command::new("ip").args(["netns", "add", name]))
             .with_context(|| format!("cannot make the network namespace {name}; this needs root"))?;
         namespace.ip("link set lo up")?;
-        // No other host can have the same address. Duplicate address detection would only delay IPv6 by a second.
+        // Addresses are unique in these namespaces, so duplicate address detection would only delay IPv6 by a second.
         let sysctl = "net.ipv6.conf.default.accept_dad=0";
         execute(namespace.command("sysctl").args(["-qw", sysctl]))?;
         Ok(namespace)
@@ -89,7 +89,7 @@ impl Namespace {
         F: FnOnce() -> anyhow::Result<T> + Send + 'static,
     {
         let name = self.name.clone();
-        // Opened before the thread starts, so that a missing namespace fails this call.
+        // The file is opened before the thread starts, so that this call fails if the namespace does not exist.
         let file = self.open()?;
         Ok(thread::spawn(move || {
             enter_file(&file, &name)?;
@@ -97,7 +97,8 @@ impl Namespace {
         }))
     }
 
-    /// Moves the calling thread into the namespace, and with it only the threads that it starts later.
+    /// Moves the calling thread into the namespace. Other threads stay where they are. Threads that the caller starts later are
+    /// in the namespace too.
     pub(crate) fn enter_here(&self) -> anyhow::Result<()> {
         enter_file(&self.open()?, &self.name)
     }
@@ -140,7 +141,7 @@ fn remove_leftovers() {
     let Ok(entries) = std::fs::read_dir(DIRECTORY) else { return };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         if owner(&name).is_some_and(is_dead) {
-            // A process inside would keep the namespace alive without a name.
+            // If a process were left inside, the namespace would continue to exist without a name.
             end_processes(&name);
             remove(&name);
         }
@@ -150,19 +151,19 @@ fn remove_leftovers() {
 /// Returns whether a process is gone or a zombie.
 pub(crate) fn is_dead(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    // The state follows the name in parentheses, which may contain anything.
+    // In /proc/PID/stat, the state follows the last `)`. The process name before it may contain any character.
     stat.map_or(true, |stat| {
         stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
     })
 }
 
-/// Ends the processes in a namespace, by SIGTERM and then by SIGKILL.
+/// Ends the processes in a namespace: sends SIGTERM, waits for up to `PATIENCE`, then sends SIGKILL.
 pub(crate) fn end_processes(namespace: &str) {
     for (signal, patience) in [(Signal::TERM, PATIENCE), (Signal::KILL, PATIENCE)] {
         let start = Instant::now();
         let mut pids = processes(namespace);
         for pid in pids.iter().filter_map(|&pid| Pid::from_raw(pid)) {
-            // This fails if the process has ended in the meantime.
+            // Fails if the process has ended in the meantime.
             let _ = kill_process(pid, signal);
         }
         while !pids.is_empty() && start.elapsed() < patience {
@@ -178,8 +179,8 @@ pub(crate) fn end_processes(namespace: &str) {
 /// Returns the processes in a namespace, without zombies.
 fn processes(namespace: &str) -> Vec<i32> {
     let Ok(wanted) = std::fs::metadata(Path::new(DIRECTORY).join(namespace)) else { return Vec::new() };
-    // Two processes are in the same namespace if device and inode are equal (namespaces(7)). A zombie's entry cannot be
-    // read.
+    // A process is in the namespace if the device and inode numbers of its `/proc/PID/ns/net` are equal to those of the namespace
+    // file (namespaces(7)). A zombie's entry cannot be read.
     let is_there = |pid: &i32| {
         std::fs::metadata(format!("/proc/{pid}/ns/net"))
             .is_ok_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()))
@@ -189,18 +190,18 @@ fn processes(namespace: &str) -> Vec<i32> {
     pids.filter(is_there).collect()
 }
 
-/// Returns the benchmark process that made a namespace, by the namespace's name.
+/// Returns the ID of the benchmark process that made a namespace. The namespace's name contains the ID.
 fn owner(name: &str) -> Option<u32> {
     let (pid, rest) = name.strip_prefix("wt-")?.split_once('-')?;
     rest.starts_with("bench-").then(|| pid.parse().ok())?
 }
 
 fn remove(name: &str) {
-    // If the namespace cannot be removed now, the next run removes it.
+    // An error is ignored, because the next run removes the namespaces that are left.
     let _ = own_group(Command::new("ip").args(["netns", "delete", name])).stderr(Stdio::null()).status();
 }
 
-/// Runs a command to its end. If it fails, the error has its standard error.
+/// Runs a command until it ends. If the command fails, the error contains its standard error.
 pub(crate) fn execute(command: &mut Command) -> anyhow::Result<()> {
     let output = own_group(command)
         .stdin(Stdio::null())
@@ -213,8 +214,8 @@ pub(crate) fn execute(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives a command its own process group, so that Ctrl-C does not reach it. A step that stops halfway cannot be
-/// undone, but a complete step can.
+/// Gives a command its own process group, so that Ctrl-C does not interrupt it. The cleanup can undo a command that completed,
+/// but not one that stopped halfway.
 fn own_group(command: &mut Command) -> &mut Command {
     command.process_group(0)
 }

@@ -1,10 +1,10 @@
 //! `path`: compares whole tunnels over emulated paths: loss, bursts, delay, jitter, reordering, full queues.
 //!
-//! Every round visits each tunnel on each path, in an order that alternates. A visit makes two fresh hosts with a wire
-//! between them (`named` has the paths), brings the tunnel up as its users do, runs all tests (`bed`) and takes
-//! everything down. Bulk traffic is TCP (`flows`). Real-time traffic is numbered UDP (`stream`). `meter` reads what the
-//! traffic costs, and whether it really went through the tunnel. Each visit is saved (`results`), so that an
-//! interrupted run can be resumed.
+//! Every round visits each tunnel on each path. The order of the tunnels is reversed from one round to the next. A visit makes
+//! two hosts with a wire between them (`named` has the paths), brings the tunnel up as its users do, runs all tests (`bed`) and
+//! removes the tunnel, the wire and the hosts. Bulk traffic is TCP (`flows`). Real-time traffic is numbered UDP packets
+//! (`stream`). `meter` measures the cost of the traffic, and checks that the traffic went through the tunnel. The results of each
+//! visit are saved (`results`), so that an interrupted run can be resumed.
 
 mod bed;
 mod device;
@@ -42,18 +42,18 @@ use crate::{
     },
 };
 
-/// The file with all results. `--resume` reads it. Any other run first renames it to `OLD_FILE`.
+/// The file with all results. `--resume` reads this file. A run without `--resume` first renames it to `OLD_FILE`.
 const FILE: &str = "path.json";
 const OLD_FILE: &str = "path.old.json";
-/// How many times to try a tunnel that does not come up.
+/// Maximum number of attempts to bring a tunnel up.
 const ATTEMPTS: u32 = 3;
 
-/// Average time that a test takes beyond its seconds: to start, to end and to wait for late packets.
+/// Average time that a test takes in addition to warm-up and measurement: to start, to end and to wait for late packets.
 const TEST_OVERHEAD: Duration = Duration::from_millis(1_300);
-/// Time to make hosts, bring a tunnel up and take both down.
+/// Time to make the hosts, bring a tunnel up, and remove tunnel and hosts.
 const VISIT_OVERHEAD: Duration = Duration::from_secs(4);
 
-/// The tunnels, the paths, the tests and the duration.
+/// The arguments of `path`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Tunnels, separated by commas: none, wireguard-go, openvpn, warren and other peers of `vpn`.
@@ -97,8 +97,8 @@ pub(crate) struct Args {
 
 /// Compares tunnels over paths, and prints and writes the results.
 ///
-/// Publishes what was measured, even if a later step fails or the user interrupts. Removes its namespaces and processes
-/// in either case.
+/// If a step fails or the user interrupts, it still publishes the earlier measurements. It always removes its namespaces and ends
+/// its processes.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     make_directory(&args.output)?;
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let ended = session.run();
     let Session { paths, results, .. } = session;
     if results.visits.iter().all(|visit| visit.outcomes.is_empty()) {
-        // An error that ended the run explains more than the message about missing figures.
+        // If the run ended with an error, this error explains more than the message about missing figures below.
         ended?;
         anyhow::bail!("no tunnel gave a figure: {}", results.remarks.join("; "));
     }
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 fn publish(results: &Results, paths: &[Path], args: &Args) -> anyhow::Result<()> {
     results.write(&args.output.join(FILE))?;
     let mut names: Vec<_> = paths.iter().map(|path| path.name.clone()).collect();
-    // A resumed run may have results of paths that this call did not name.
+    // With --resume, the results may include paths that the user did not name this time.
     names.extend(results.paths.keys().filter(|name| paths.iter().all(|path| path.name != **name)).cloned());
     report::write(results, &names, &args.output)?;
     plots::write(results, paths, &args.output)?;
@@ -139,7 +139,7 @@ struct Session<'a> {
     installed: Vec<(Subject, Installed)>,
     paths: Vec<Path>,
     tests: Vec<Test>,
-    /// Whether the user named the tests.
+    /// Whether the user chose the tests with `--tests`.
     tests_are_given: bool,
     rounds: u32,
     results: Results,
@@ -154,11 +154,12 @@ impl<'a> Session<'a> {
         let mut results = if args.resume {
             Results::read(&file)?
         } else {
-            // Older results may have taken hours, so they are kept. Usually there are none, and the rename fails.
+            // The results of an earlier run may have taken hours to measure, so they are kept. Without such results, the rename
+            // fails, which does no harm.
             let _ = std::fs::rename(&file, args.output.join(OLD_FILE));
             empty()
         };
-        // A resumed run keeps its seed. With another one, the check below would refuse it.
+        // A resumed run uses the seed of the saved results unless the user gives one. The check below refuses a different seed.
         let seed = args.seed.unwrap_or(if args.resume { results.plan.seed } else { 1 });
         let plan = Plan { seconds: or(args.seconds, 8, 4), warm_up: args.warm_up, seed };
         anyhow::ensure!(
@@ -170,17 +171,17 @@ impl<'a> Session<'a> {
             results.plan.seed
         );
         results.plan = plan;
-        // The remarks are about failures of the earlier run. This run tries the failed tests again.
+        // The saved remarks report failures of the earlier run. This run repeats the failed tests, so the remarks are removed.
         results.remarks.clear();
         let paths = chosen(&args.paths, args.subset, Path::all, || {
-            // All four names are in `named`, so none is left out here.
+            // All four names parse, because they are in `named`.
             ["clean", "0.1%", "1%", "5%"].iter().filter_map(|name| name.parse().ok()).collect()
         });
         for path in &paths {
             results.add_path(&path.name, &path.to_string())?;
         }
         let mut tests = chosen(&args.tests, args.subset, Test::all, Test::subset);
-        // A kernel can be built without BBR.
+        // BBR is an optional module of the kernel.
         if let Err(error) = Congestion::Bbr.check() {
             let all = tests.len();
             tests.retain(|test| !matches!(test, Test::Tcp { congestion: Congestion::Bbr, .. }));
@@ -214,7 +215,7 @@ impl<'a> Session<'a> {
 
     fn run(&mut self) -> anyhow::Result<()> {
         self.warm_up()?;
-        // Cloned, because a visit borrows all of `self`.
+        // The lists are cloned, because `visit` borrows `self` mutably.
         let (paths, installed) = (self.paths.clone(), self.installed.clone());
         for round in 1..=self.rounds {
             for path in &paths {
@@ -230,7 +231,7 @@ impl<'a> Session<'a> {
                     let plan = self.results.plan;
                     let visit = self.visit((path, found), &name, round, (&tests, plan));
                     self.results.add(visit);
-                    // Saved after each visit, so that an interrupted run can be resumed.
+                    // The results are saved after each visit, so that an interrupted run can be resumed.
                     self.results.write(&self.file)?;
                     self.interrupt.check()?;
                 }
@@ -239,14 +240,14 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Returns the tests that are left for a visit.
+    /// Returns the tests of a visit that have no result yet.
     fn left(&self, path: &str, tunnel: &str, round: u32) -> Vec<Test> {
         let here = |test: &&Test| self.tests_are_given || test.runs_on(path);
         let tests: Vec<_> = self.tests.iter().filter(here).copied().collect();
         self.results.left((path, tunnel, round), &tests)
     }
 
-    /// Returns the planned time of everything that is left.
+    /// Returns the planned time of all tests that have no result yet.
     fn planned(&self) -> Duration {
         let Plan { seconds, warm_up, .. } = self.results.plan;
         let test = Duration::from_secs((seconds + warm_up).into()) + TEST_OVERHEAD;
@@ -263,7 +264,7 @@ impl<'a> Session<'a> {
         time
     }
 
-    /// Visits each tunnel once for a second, to warm up programs and caches. The figures are discarded.
+    /// Visits each tunnel once with tests of one second, to warm up programs and caches. The figures are discarded.
     fn warm_up(&mut self) -> anyhow::Result<()> {
         let (Some(path), Some(&test)) = (self.paths.first().cloned(), self.tests.first()) else {
             return Ok(());
@@ -278,9 +279,9 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Returns the tests in the round's order, which is the same for all tunnels.
+    /// Returns the tests in a random order that is the same for all tunnels of a round.
     fn shuffled(&self, tests: &[Test], round: u32) -> Vec<Test> {
-        // Seed and round decide the order, so that a resumed run repeats it.
+        // The order depends only on seed and round, so a resumed run has the same order.
         Shuffle::new(self.results.plan.seed.wrapping_add(u64::from(round))).shuffled(tests)
     }
 
@@ -294,7 +295,7 @@ impl<'a> Session<'a> {
     ) -> Visit {
         let mut visit = Visit { path: path.name.clone(), tunnel: name.to_owned(), round, ..Visit::default() };
         let mut failures = Vec::new();
-        // `measure` fails only before its first test, so another attempt repeats no test.
+        // `measure` returns an error only before its first test, so another attempt repeats no test.
         for attempt in 1..=ATTEMPTS {
             match measure(path, found, (tests, plan), self.interrupt, &mut visit) {
                 Ok(failed) => {
@@ -308,7 +309,7 @@ impl<'a> Session<'a> {
                 Err(error) => eprintln!("{name} on {}: {error:#}; trying again", path.name),
             }
         }
-        // An interrupt makes tests fail too. Such failures are not worth a remark.
+        // Tests that fail because of an interrupt get no remark.
         if !self.interrupt.is_set() {
             for failure in failures {
                 remark(&mut self.results, format!("{name} on {} {failure}", path.name));
@@ -326,8 +327,8 @@ fn measure(
     interrupt: &Interrupt,
     visit: &mut Visit,
 ) -> anyhow::Result<Vec<String>> {
-    // All tunnels of a round get the same seed. So they have the same losses, as far as they send the same
-    // frames. The factor makes the wires' seeds of neighbouring runs differ.
+    // All tunnels of a round get the same seed, so the wire drops the same frames of each tunnel as long as the tunnels send the
+    // same number of frames. The factor keeps the seeds of this run's rounds apart from those of a run with the next seed.
     let seed = plan.seed.wrapping_mul(1_000).wrapping_add(visit.round.into());
     let topology = Topology::create_over_seeded(&path.settings(), seed)?;
     let tunnel = installed.start(&topology, interrupt)?;
@@ -347,15 +348,15 @@ fn measure(
             break;
         }
     }
-    // Read before `tunnel` is dropped, which ends the processes.
+    // Peak memory must be read before `tunnel` is dropped, because dropping it ends the processes.
     visit.client_peak_rss_mib = measure::peak_rss_mib(&tunnel.client_pids);
     visit.exit_peak_rss_mib = measure::peak_rss_mib(&tunnel.exit_pids);
     Ok(failed)
 }
 
-/// Returns the tunnels in the order of a round, which alternates.
+/// Returns the tunnels in the given order in odd rounds and in reverse order in even rounds.
 fn in_turn<T>(tunnels: &[T], round: u32) -> Vec<&T> {
-    // A steady drift of the machine then affects the first and the last tunnel alike.
+    // Alternating the order spreads a steady drift of the machine's speed evenly over the tunnels.
     if round.is_multiple_of(2) { tunnels.iter().rev().collect() } else { tunnels.iter().collect() }
 }
 
@@ -383,7 +384,7 @@ fn empty() -> Results {
     }
 }
 
-/// Prints a remark and keeps it, once.
+/// Prints a remark, and adds it to the results unless they already have it.
 fn remark(results: &mut Results, text: String) {
     eprintln!("{text}");
     if !results.remarks.contains(&text) {

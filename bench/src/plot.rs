@@ -1,5 +1,4 @@
-//! Everything that all SVG plots share: the font, the colours, the writing of files and the place of the
-//! legend.
+//! Code that all SVG plots share: font, colours, legend, and writing the files.
 
 use std::path::Path;
 
@@ -47,7 +46,7 @@ pub(crate) fn write(
     area.present().map_err(|error| failed(error.to_string()))
 }
 
-/// Draws a labelled line for each series that has points. The series' index decides its colour.
+/// Draws a labelled line for each series that has points. The colour depends on the index of the series.
 pub(crate) fn draw_lines<'a, X: Ranged<ValueType = f64>>(
     chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, RangedCoordf64>>,
     lines: &[(String, Vec<(f64, f64)>)],
@@ -79,7 +78,7 @@ pub(crate) fn draw_legend<'a, C: CoordTranslate>(
 
 /// Returns the colour of the series with this index.
 pub(crate) fn colour(place: usize) -> RGBColor {
-    // An endless iterator always has an element, so the fallback is never used.
+    // `cycle` never ends, so the fallback is never used.
     COLOURS.iter().cycle().nth(place).copied().unwrap_or(BLACK)
 }
 
@@ -92,12 +91,12 @@ pub(crate) fn position(count: usize) -> f64 {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Axis {
     Logarithmic,
-    /// From zero.
+    /// A linear axis that starts at 0.
     Linear,
 }
 
-/// Writes a plot with a line for each name: the share of round trips that took at most a given time. Without times, it
-/// writes no file.
+/// Writes a plot with a line for each name, which shows the share of round trips that took at most a given time. If there are no
+/// times, it writes no file.
 pub(crate) fn write_distributions(
     path: &Path,
     title: &str,
@@ -147,7 +146,7 @@ where
     draw_legend(&mut chart, SeriesLabelPosition::LowerRight)
 }
 
-/// Returns the cumulative distribution in about 500 points at most.
+/// Returns the cumulative distribution as at most about 500 points.
 fn distribution(mut times: Vec<f64>) -> Vec<(f64, f64)> {
     const POINTS: usize = 500;
     times.sort_by(f64::total_cmp);

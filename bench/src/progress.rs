@@ -1,5 +1,4 @@
-//! Everything that all progress bars share. They draw on standard error, and are hidden if that is not a
-//! terminal.
+//! Code that all progress bars share. The bars are drawn on standard error, and are hidden if it is not a terminal.
 
 use std::time::Duration;
 
@@ -15,9 +14,9 @@ pub(crate) fn bar(length: u64, template: &str) -> ProgressBar {
     bar
 }
 
-/// Prints a line above the bar.
+/// Prints a line above the bar, on standard error.
 pub(crate) fn print(bar: &ProgressBar, line: &str) {
-    // A hidden bar prints nothing at all.
+    // `println` of a hidden bar prints nothing.
     if bar.is_hidden() { eprintln!("{line}") } else { bar.println(line) }
 }
 
@@ -26,13 +25,13 @@ pub(crate) fn left(time: Duration) -> String {
     format!("{} min {:02} s left", time.as_secs() / 60, time.as_secs() % 60)
 }
 
-/// Estimates the time left by the plan and the pace so far.
+/// Estimates the time left: the planned time that is left, multiplied by the ratio of elapsed to planned time so far.
 pub(crate) fn time_left(elapsed: Duration, done: Duration, total: Duration) -> Duration {
     let left = total.saturating_sub(done);
     if done.is_zero() {
         return left;
     }
-    // The pace of the first steps may mislead, so it changes the plan by at most a factor of five.
+    // The first steps may be unusually fast or slow, so the ratio is limited to a factor of five.
     left.mul_f64((elapsed.as_secs_f64() / done.as_secs_f64()).clamp(0.2, 5.0))
 }
 

@@ -24,10 +24,11 @@ use self::{
 };
 use crate::{interrupt::Interrupt, report, way::Ways};
 
-/// Time for the last datagrams to arrive. A datagram that has not arrived by then counts as missing.
+/// Time after the end of sending in which datagrams can still arrive. A datagram that has not arrived after this time counts as
+/// missing.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// The settings of a run. The parent is the client, and starts the exit with the same arguments.
+/// The arguments of `quic`. The process that the user starts is the client. It starts the exit's process with the same arguments.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -46,7 +47,7 @@ enum Side {
     Exit,
 }
 
-/// Runs one measurement, or the exit's side of one.
+/// Runs one measurement as the client, or runs the exit's side of a measurement.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.options.check()?;
     match args.side {
@@ -74,7 +75,7 @@ fn measure(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Outcome> 
     interrupt.wait(Some(Duration::from_secs_f64(options.seconds)));
     interrupt.check()?;
     let end = both.snapshot()?;
-    // Both sides sent until the counters were taken, so the measurement has no tail.
+    // Sending stops only after the last snapshot, so traffic does not decrease before the end of the measurement.
     both.send(options.direction, false)?;
     interrupt.wait(Some(SETTLE));
     let settled = both.snapshot()?;
@@ -100,7 +101,8 @@ impl Both<'_> {
         Ok(())
     }
 
-    /// Takes the client's counters, then the exit's, about a millisecond apart. Each snapshot has its own time.
+    /// Takes a snapshot of the client's counters, then one of the exit's, about a millisecond later. Each snapshot has its own
+    /// time.
     fn snapshot(&mut self) -> anyhow::Result<(Snapshot, Snapshot)> {
         let client = self.client.snapshot().context("the client")?;
         let exit = self.exit.snapshot().context("the exit")?;

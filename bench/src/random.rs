@@ -1,6 +1,6 @@
-//! Random numbers that repeat: the same seed gives the same numbers.
+//! Pseudo-random numbers: the same seed gives the same numbers.
 
-/// A stream of random numbers (`SplitMix64`).
+/// A generator of pseudo-random numbers (`SplitMix64`).
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
     state: u64,
@@ -11,7 +11,7 @@ impl Random {
         Self { state: seed }
     }
 
-    /// Makes a stream for one purpose. Numbers drawn for another purpose do not shift it.
+    /// Makes a generator for one purpose. Each purpose has its own sequence of numbers.
     pub(crate) fn for_purpose(seed: u64, purpose: u64) -> Self {
         Self::new(mix(seed ^ mix(purpose)))
     }
@@ -21,7 +21,7 @@ impl Random {
         mix(self.state)
     }
 
-    /// Returns true with a probability of `share`. A share of 0 draws no number.
+    /// Returns true with a probability of `share`. If `share` is 0, the generator's state does not change.
     pub(crate) fn chance(&mut self, share: f64) -> bool {
         share > 0.0 && fraction(self.next()) < share
     }
@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// Returns a number from 0 to below 1 that depends on `place`, not on how many numbers were drawn before.
+/// Returns a number from 0 to below 1 that depends only on the arguments, and not on the numbers drawn before.
 pub(crate) fn at(seed: u64, purpose: u64, place: u64) -> f64 {
     fraction(mix(mix(seed ^ mix(purpose)).wrapping_add(place.wrapping_mul(STEP))))
 }
@@ -42,7 +42,7 @@ pub(crate) fn at(seed: u64, purpose: u64, place: u64) -> f64 {
 // 2^64 divided by the golden ratio: the increment of SplitMix64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-// The output function of SplitMix64, with its constants.
+// The output function of SplitMix64.
 fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

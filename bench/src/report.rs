@@ -1,4 +1,4 @@
-//! The output that all benchmarks share: tables, files, the machine.
+//! Output code that all benchmarks share: tables, files, and the description of the machine.
 
 mod commit;
 mod machine;
@@ -20,7 +20,7 @@ pub(crate) use self::{
 /// Prints a result. A closed pipe (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    // Flushed here, because an error at the end of the program would go unnoticed.
+    // The output is flushed here, because an error of the flush at the end of the program is ignored.
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot print the result"),
         Ok(()) | Err(_) => Ok(()),

@@ -17,12 +17,12 @@ use crate::{
     wire::Change,
 };
 
-/// The limit for 19 of 20 starts on a path with an RTT of 10 ms.
+/// The limit for the 95th percentile of the start times, on a path with an RTT of 10 ms.
 const MOST_UP: Duration = Duration::from_millis(500);
 /// The limit for every stop.
 const MOST_DOWN: Duration = Duration::from_secs(1);
 
-/// The number of turns, and the link below the tunnel.
+/// The arguments of `setup`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number of times to bring the tunnel up and down
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Brings a tunnel up and down, and prints how long that took.
+/// Brings a tunnel up and down many times, and prints the times.
 ///
 /// Leaves nothing behind if it fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     topology::remove_leftovers();
     let installed = Installed::find(&args.peer, &interrupt)?;
     let topology = Topology::create_over(&args.wire)?;
-    // The first start also makes keys and configurations, so it is not counted.
+    // The first start is not counted, because it also makes keys and configurations.
     let _tunnel = installed.start(&topology, &interrupt)?;
     let mut turns = Vec::new();
     for _ in 0..args.turns {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         report::print(&format!("{}\n{}\n\n{}", outcome.machine, outcome.version, outcome.table()))?;
     }
-    // The result is written and printed before the limits are checked, so that a failure can be examined.
+    // The result is written and printed before the limits are checked, so that the user has the figures of a failed run.
     report::print(&format!("measured: {}", outcome.sentence()))?;
     anyhow::ensure!(
         outcome.up.p95 < MOST_UP.as_secs_f64() * 1e3 && outcome.down.most < MOST_DOWN.as_secs_f64() * 1e3,

@@ -1,10 +1,9 @@
-//! `soak`: loads a Warren tunnel for minutes, near its capacity. Checks that it does not grow, that its
-//! counters add up, and that it logs no warnings.
+//! `soak`: loads a Warren tunnel for minutes, near its capacity. It checks that the daemons' memory use does not grow, that their
+//! counters add up, and that they log no warnings.
 //!
-//! The capacity is measured first, through the same tunnel. The load is a share of it ([`load`]). Both daemons are
-//! sampled every few seconds ([`sample`]), and their counters must add up at the end ([`daemon`]). Then the capacity is
-//! measured again, because a shared machine may have become slower. The verdict is a pure function of all this
-//! ([`verdict`]).
+//! The capacity of the tunnel is measured first. The load is a share of the capacity ([`load`]). Both daemons are sampled every
+//! few seconds ([`sample`]), and their counters must add up at the end ([`daemon`]). Then the capacity is measured again, because
+//! a shared machine may have become slower. The verdict is a pure function of these measurements ([`verdict`]).
 
 mod daemon;
 mod load;
@@ -40,14 +39,14 @@ use crate::{
     wire::Change,
 };
 
-/// Number of measurements of the capacity. Their median counts.
+/// Number of measurements of the capacity, of which the median is used.
 const MEASUREMENTS: usize = 3;
 /// Time between two samples.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Time after the load in which everything in flight arrives.
+/// Time after the load in which packets in flight arrive.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// The duration and the load.
+/// The arguments of `soak`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Minutes under load
@@ -92,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     install_load_generators(&interrupt)?;
     let installed = Installed::find(&args.peer, &interrupt)?;
     let outcome = soak(args, &installed, machine, &interrupt)?;
-    // The result is written before the verdict is checked, so that a failed soak can be examined.
+    // The result is written before the verdict is checked, so that the user has the figures of a failed run.
     report::write(&args.output.join("soak.json"), &report::json(&outcome)?)?;
     if args.json {
         report::print_json(&outcome)?;
@@ -114,7 +113,7 @@ struct Outcome {
     machine: Machine,
     version: String,
     minutes: f64,
-    /// Before the load and after it.
+    /// The capacity before the load and after it.
     capacity_mbit_per_s: [f64; 2],
     offered_mbit_per_s: f64,
     carried: Carried,
@@ -148,12 +147,12 @@ fn soak(
     let (samples, carried) = load::carry_while(&bed, offered, time, |is_running| {
         watch(&ends, &daemons, time, is_running, interrupt)
     })?;
-    // The counters add up only while nothing is in flight.
+    // The counters add up only when no packets are in flight.
     interrupt.wait(Some(SETTLE));
     let [client, exit] = daemons.map(|daemon| daemon.balance(interrupt));
     let (client, exit) = (client?, exit?);
     eprintln!("measuring the capacity again");
-    // If this fails, the result of the minutes before must not be lost. A capacity of 0 fails the verdict.
+    // If this measurement fails, the capacity counts as 0, which fails the verdict. The earlier results are still published.
     let after = capacity(&bed, args.capacity_seconds).unwrap_or_else(|problem| {
         eprintln!("the capacity could not be measured again: {problem:#}");
         0.0
@@ -174,18 +173,18 @@ fn soak(
     })
 }
 
-/// Measures how much TCP the tunnel carries, in Mbit/s.
+/// Measures the tunnel's TCP goodput in Mbit/s.
 fn capacity(bed: &Bed<'_>, seconds: u32) -> anyhow::Result<f64> {
     let mut measured = Vec::new();
     for _ in 0..MEASUREMENTS {
-        // The load goes up as well, so this is the capacity in the load's direction.
+        // The load also goes from the client to the exit, so the capacity is measured in this direction.
         let outcome = bed.run(Test::Tcp { flows: load::FLOWS, ways: Ways::Up }, seconds)?;
         measured.push(outcome.gbit_per_s().context("the capacity was not measured")? * 1e3);
     }
     Ok(stats::Sample::new(measured).context("the capacity was not measured")?.median())
 }
 
-/// Samples the daemons until the time is over or the load ends.
+/// Samples the daemons until the time is over or the load has ended.
 fn watch(
     ends: &Ends,
     daemons: &[Daemon<'_>; 2],
@@ -205,7 +204,7 @@ fn watch(
             progress::left(time.saturating_sub(start.elapsed())),
         );
         bar.set_position(start.elapsed().as_secs());
-        // Without a terminal, it prints a line for every twelfth sample, which is one a minute.
+        // Without a terminal, a line is printed for every twelfth sample, which is once a minute.
         if bar.is_hidden() && samples.len().is_multiple_of(12) {
             eprintln!("{line}");
         }
@@ -259,7 +258,7 @@ impl Outcome {
                 ),
             ),
         ] {
-            // These figures belong to the whole tunnel, so both columns show them.
+            // These figures are about the whole tunnel and not about one end, so both columns show the same value.
             row(name, text.clone(), text);
         }
         table

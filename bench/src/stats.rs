@@ -15,7 +15,7 @@ pub(crate) use welch::Welch;
 /// The confidence of every interval. Tests use 1 minus this as their significance level.
 pub(crate) const CONFIDENCE: f64 = 0.95;
 
-/// Converts a count for a calculation.
+/// Converts a count to a float.
 #[expect(clippy::cast_precision_loss, reason = "no run counts to 2^53")]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64

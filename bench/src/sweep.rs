@@ -1,9 +1,10 @@
-//! `sweep`: tries every combination of Warren's caps, MTU, connections and the bottleneck's queue, on clean, long and
-//! lossy networks. It shows where Warren is good, and which defaults are best.
+//! `sweep`: measures every combination of Warren's caps of a transmit, MTU and number of connections, and of the length of the
+//! bottleneck's queue, on clean, long and lossy networks. It shows the goodput of each combination and which default values are
+//! best.
 //!
-//! A cell is a fresh tunnel between two fresh hosts, over a veth pair or a [`crate::wire`], with eight TCP flows to the
-//! exit and a ping beside them. Cells run in random order, so that drift affects all alike. [`choice`] compares pairs
-//! of cells that differ in only one value.
+//! A cell is one combination on one network. To measure a cell, `sweep` makes two hosts with a veth pair or a [`crate::wire`]
+//! between them, brings up a tunnel, and sends eight TCP flows and pings to the exit. Cells are measured in random order, so that
+//! a drift of the machine's speed affects all cells equally. [`choice`] compares pairs of cells that differ in only one value.
 
 mod choice;
 mod grid;
@@ -38,10 +39,10 @@ use crate::{
     way::Ways,
 };
 
-/// Time that a cell takes beyond its seconds, to make hosts, tunnel and load.
+/// Time that a cell takes in addition to its measured seconds: to make the hosts, bring up the tunnel and start the load.
 const OVERHEAD: Duration = Duration::from_millis(2_500);
 
-/// The combinations and the networks.
+/// The arguments of `sweep`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Caps of one transmit, as SEGMENTS/DATAGRAMS. On each axis, the first value is chosen unless another is clearly
@@ -87,10 +88,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Sweeps, and prints and writes the results.
+/// Measures all cells, and prints and writes the results.
 ///
-/// Publishes what was measured, even if a later cell fails or the user interrupts. Removes its namespaces and processes
-/// in either case.
+/// If a cell fails or the user interrupts, it still publishes the cells measured before. It always removes its namespaces and
+/// ends its processes.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     anyhow::ensure!(
         args.peer.is_warren(),
@@ -114,7 +115,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (measured, ended) = sweep.go_through(&plan);
     let remarks = sweep.remarks;
     if measured.is_empty() {
-        // An interrupt explains more than the message about missing figures.
+        // If the run was interrupted, this error explains more than the message about missing figures below.
         ended?;
         bail!("no cell gave a figure: {}", remarks.join("; "));
     }
@@ -128,7 +129,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Part::Grid => axes.cells(&args.nets),
             Part::Lesson => lesson_cells(args, &axes),
         };
-        // Cells ran in random order. The tables list them in the order of the axes.
+        // The cells were measured in random order. The tables list them in the order of the axes.
         found.sort_by_key(|one| (order.iter().position(|cell| *cell == one.cell), one.round));
         found
     };
@@ -170,7 +171,7 @@ fn plan(args: &Args, axes: &Axes, shuffle: &mut Shuffle) -> anyhow::Result<Vec<(
     let mut cells: Vec<_> = axes.cells(&args.nets).into_iter().map(|cell| (Part::Grid, cell)).collect();
     cells.extend(lesson_cells(args, axes).into_iter().map(|cell| (Part::Lesson, cell)));
     anyhow::ensure!(!cells.is_empty(), "there is nothing to sweep; give each axis a value");
-    // Each round has an order of its own, so that a cell does not always follow the same one.
+    // Each round has a different order, so that a cell does not always follow the same cell.
     let rounds = (0..args.rounds)
         .flat_map(|round| shuffle.shuffled(&cells).into_iter().map(move |(part, cell)| (part, round, cell)));
     Ok(rounds.collect())
@@ -197,7 +198,7 @@ struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// Measures cell by cell. A failed cell is reported and left out. An interrupt ends the run.
+    /// Measures the cells in the order of the plan. A cell that fails is reported and left out. An interrupt ends the run.
     fn go_through(&mut self, plan: &[(Part, u32, Cell)]) -> (Vec<(Part, Measured)>, anyhow::Result<()>) {
         let bar = progress::bar(u64::try_from(plan.len()).unwrap_or(0), "{bar:30} {pos}/{len} {msg}");
         bar.enable_steady_tick(Duration::from_millis(500));
@@ -206,7 +207,7 @@ impl Sweep<'_> {
         for (index, (part, round, cell)) in plan.iter().enumerate() {
             let left = progress::time_left(start.elapsed(), planned(index), planned(plan.len()));
             let line = format!("{}, about {}", cell.net.name(), progress::left(left));
-            // Without a terminal, it prints a line for every tenth cell.
+            // Without a terminal, a line is printed for every tenth cell.
             if bar.is_hidden() && index.is_multiple_of(10) {
                 eprintln!("cell {} of {}, {line}", index + 1, plan.len());
             }
@@ -214,10 +215,10 @@ impl Sweep<'_> {
             match self.measure(*round, cell) {
                 Ok(found) => measured.push((*part, found)),
                 Err(error) => {
-                    // An interrupt makes the cell fail too. Such a failure is not worth a remark.
+                    // A cell that fails because of an interrupt gets no remark.
                     if let Err(interrupted) = self.interrupt.check() {
                         bar.finish_and_clear();
-                        // The cells that were measured are published all the same.
+                        // The caller publishes the cells that were measured before the interrupt.
                         return (measured, Err(interrupted));
                     }
                     let remark = format!(
@@ -243,21 +244,22 @@ impl Sweep<'_> {
             }
         };
         let mut installed = self.installed.clone();
-        // All cells use the same program. Only its settings differ.
+        // All cells use the same binary with different settings.
         installed.peer = cell.setting.peer(&self.args.peer);
         let tunnel = installed.start(&topology, self.interrupt)?;
         let iperf = Iperf::start(&topology, &tunnel.client_address, self.interrupt)?;
         let bed = Bed { topology: &topology, tunnel: &tunnel, iperf: &iperf, interrupt: self.interrupt };
         let state = || topology.wire.as_ref().map(|wire| wire.handle.state()).transpose();
-        // The wire has carried the tunnel's start too. Only the difference belongs to the test.
+        // The wire's account includes the traffic of the tunnel's start. The difference between `before` and `after` is the
+        // traffic of the test.
         let before = state()?;
         let test = Test::Tcp { flows: RTT_UNDER_FLOWS, ways: Ways::Up };
         let outcome = bed.run(test, self.args.seconds)?;
         let after = state()?;
-        // An interrupted test returns early, with figures that have no meaning.
+        // A test that was interrupted returns early, and its figures are wrong.
         self.interrupt.check()?;
         let dropped_at_queue = before.zip(after).map(|(before, after)| {
-            // The flows go up, so they fill the queue in this direction.
+            // The flows go from the client to the exit, so only the queue in this direction matters.
             let (before, after) = (before.up.account, after.up.account);
             let count = |one: u64, other: u64| one.saturating_sub(other);
             share(count(after.queue_full, before.queue_full), count(after.received, before.received))
@@ -275,7 +277,7 @@ impl Sweep<'_> {
     }
 }
 
-/// Estimates the time of a number of cells.
+/// Estimates the time that a number of cells takes.
 fn planned(cells: usize, seconds: u32) -> Duration {
     (OVERHEAD + Duration::from_secs(seconds.into())) * u32::try_from(cells).unwrap_or(u32::MAX)
 }

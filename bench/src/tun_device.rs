@@ -1,4 +1,4 @@
-//! A TUN device with offload in a namespace, as a file that needs no runtime.
+//! A TUN device with offloads in a namespace, for blocking use without an async runtime.
 
 use std::{fs::File, os::fd::AsRawFd};
 
@@ -13,7 +13,7 @@ use crate::namespace::{Namespace, join};
 #[derive(Debug)]
 pub(crate) struct TunDevice {
     pub(crate) file: File,
-    /// Which super-packets it accepts.
+    /// The kinds of super-packets that the kernel accepts.
     pub(crate) takes: Merge,
 }
 
@@ -31,7 +31,8 @@ impl TunDevice {
         let make = move || {
             let (_, queues) = warren_tun::create(&config)?;
             let queue = queues.into_iter().next().context("the device has no queue")?;
-            // A `Queue` belongs to one thread and needs a runtime. A duplicate of its file needs neither.
+            // A `Queue` is bound to one thread and needs an async runtime. A duplicate of its file descriptor has neither
+            // restriction.
             Ok(Self { file: duplicate(&queue)?, takes: queue.takes() })
         };
         let device = join(namespace.enter(make)?)
@@ -43,15 +44,15 @@ impl TunDevice {
         Ok(device)
     }
 
-    /// Duplicates the file.
+    /// Returns another file for the same device.
     pub(crate) fn another(&self) -> anyhow::Result<File> {
         self.file.try_clone().context("cannot duplicate the TUN device's descriptor")
     }
 }
 
-/// Duplicates a descriptor that is known only by its number.
+/// Duplicates the descriptor of `device`.
 ///
-/// `pidfd_getfd` on this process needs no `unsafe`. Borrowing a raw descriptor does.
+/// `pidfd_getfd` on this process needs no `unsafe`, but borrowing a raw descriptor would.
 pub(crate) fn duplicate(device: &impl AsRawFd) -> anyhow::Result<File> {
     let process = pidfd_open(getpid(), PidfdFlags::empty()).context("cannot open this process")?;
     let file = pidfd_getfd(process, device.as_raw_fd(), PidfdGetfdFlags::empty());

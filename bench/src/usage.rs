@@ -13,11 +13,10 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a GB, as in "CPU seconds per GB".
 pub(crate) const GB: f64 = 1e9;
 
-/// The resource use of a process or thread up to a moment. Marks that one process has made can be compared in
-/// another process.
+/// The resource use of a process or thread up to one moment. Marks can be sent to another process and subtracted there.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct Mark {
-    /// The moment, by the machine's monotonic clock.
+    /// The moment, by CLOCK_MONOTONIC.
     at: Duration,
     user: Duration,
     system: Duration,
@@ -25,7 +24,7 @@ pub(crate) struct Mark {
     involuntary_switches: i64,
 }
 
-/// The use of a process between two marks.
+/// The resource use of a process or thread between two marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Usage {
     pub(crate) seconds: f64,
@@ -78,7 +77,7 @@ impl Usage {
         if self.seconds > 0.0 { self.cpu_seconds() / self.seconds * 100.0 } else { 0.0 }
     }
 
-    /// Returns the CPU time for each GB of `bytes`. None if no bytes were carried.
+    /// Returns the CPU time for each GB of `bytes`. None if `bytes` is 0.
     pub(crate) fn cpu_seconds_per_gb(&self, bytes: f64) -> Option<f64> {
         (bytes > 0.0).then(|| self.cpu_seconds() / (bytes / GB))
     }
@@ -92,7 +91,7 @@ fn duration(time: TimeVal) -> Duration {
 
 /// Returns this process's peak resident memory in KiB.
 ///
-/// This reads `VmHWM`, because `ru_maxrss` includes the program before `exec`.
+/// This reads `VmHWM`, because `ru_maxrss` includes the memory that the process used before exec(2).
 pub(crate) fn peak_rss_kib() -> Option<u64> {
     status_field(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }

@@ -1,9 +1,8 @@
-//! `vpn`: compares whole tunnels in one run: Warren, the link and the copier as limits, and the peers that a user might
-//! pick instead.
+//! `vpn`: compares whole tunnels in one run: Warren, other VPNs, and the bare link and the copier as upper limits.
 //!
-//! Every round visits each peer once, in random order. A visit makes two fresh hosts (`topology`), brings the tunnel up as
-//! its users do (`peers`), runs all tests in random order (`plan`, with traffic by `load` and cost by `measure`), and
-//! takes everything down. The first round is discarded. Figures are medians over the others (`results`, `report`, `plots`).
+//! Every round visits each peer once, in random order. A visit makes two hosts (`topology`), brings the tunnel up as its users do
+//! (`peers`), runs all tests in random order (`plan`, with traffic by `load` and cost by `measure`), and removes the tunnel and
+//! the hosts. The first round is discarded. Figures are medians over the other rounds (`results`, `report`, `plots`).
 
 pub(crate) mod load;
 pub(crate) mod measure;
@@ -37,7 +36,7 @@ use crate::{
     report::{Machine, print, print_json},
 };
 
-/// The tunnels, the tests and the duration.
+/// The arguments of `vpn`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Peers, separated by commas: veth, tun-copy, bare, warren, wireguard-go, wireguard-go-at-warren, openvpn, boringtun, gotatun,
@@ -79,8 +78,8 @@ pub(crate) struct Args {
 
 /// Compares whole tunnels, and prints and writes the results.
 ///
-/// Publishes the visits made so far, even if a later one fails or the user interrupts. Removes its namespaces and
-/// processes in either case.
+/// If a visit fails or the user interrupts, it still publishes the earlier visits. It always removes its namespaces and ends its
+/// processes.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let machine = Machine::here();
@@ -89,7 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let seed = args.seed.unwrap_or_else(Shuffle::seed_from_clock);
     let mut session = Session::new(args, &interrupt, seed)?;
     let ended = session.run();
-    // Profiles only after all rounds, so that perf does not slow down the measurements.
+    // The profiles are made after all rounds, so that perf does not slow down the measurements.
     let profiled = if args.profile && ended.is_ok() { session.profile() } else { Ok(()) };
     let Session { installed, tests, visits, remarks, plan, .. } = session;
     if !visits.is_empty() {
@@ -98,7 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else if ended.is_ok() {
         bail!("no peer gave a figure: {}", remarks.join("; "));
     }
-    // The results are written by now, so an error does not lose them.
+    // The results have been written, so returning an error does not lose them.
     ended.and(profiled)
 }
 
@@ -127,7 +126,7 @@ struct Session<'a> {
     plan: Plan,
     shuffle: Shuffle,
     visits: Vec<Visit>,
-    /// What was skipped or failed, each once.
+    /// Messages about peers and tests that were skipped or failed, without duplicates.
     remarks: Vec<String>,
 }
 
@@ -195,7 +194,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Visits one peer. A failed test is reported and left out. An interrupt ends the run.
+    /// Visits one peer. A test that fails is reported and left out. An interrupt ends the run.
     fn visit(&mut self, round: u32, index: usize, progress: &mut Progress) -> anyhow::Result<Visit> {
         let installed = self.installed.get(index).context("the peer is one of those installed")?.clone();
         let name = installed.peer.to_string();
@@ -206,7 +205,7 @@ impl<'a> Session<'a> {
         if let Err(error) = self.measure(&installed, &tests, &mut visit, progress, &mut failed) {
             failed.push(format!("{name} did not work: {error:#}"));
         }
-        // An interrupt makes tests fail too. Such failures are not worth a remark.
+        // Tests that fail because of an interrupt get no remark.
         self.interrupt.check()?;
         for failure in failed {
             progress.remark(&failure);
@@ -214,7 +213,7 @@ impl<'a> Session<'a> {
                 self.remarks.push(failure);
             }
         }
-        // The time left must not include tests that failed.
+        // The progress bar must not plan time for tests that failed.
         let missing = self.plan.tests.saturating_sub(u32::try_from(visit.outcomes.len()).unwrap_or(0));
         progress.visited(round, missing);
         Ok(visit)
@@ -245,7 +244,7 @@ impl<'a> Session<'a> {
             }
             self.interrupt.check()?;
         }
-        // Read before `tunnel` is dropped, which ends the processes.
+        // Peak memory must be read before `tunnel` is dropped, because dropping it ends the processes.
         visit.client_peak_rss_mib = measure::peak_rss_mib(&tunnel.client_pids);
         visit.exit_peak_rss_mib = measure::peak_rss_mib(&tunnel.exit_pids);
         Ok(())
@@ -259,7 +258,7 @@ impl<'a> Session<'a> {
         Ok(topology)
     }
 
-    /// Visits each peer once more, with perf at its processes. Without perf, it adds a remark.
+    /// Visits each peer once more and profiles its processes with perf. If perf cannot be used, adds a remark.
     fn profile(&mut self) -> anyhow::Result<()> {
         if let Err(error) = peers::install_profiler(self.interrupt) {
             self.interrupt.check()?;
@@ -285,7 +284,7 @@ impl<'a> Session<'a> {
     fn profile_one(&self, installed: &Installed, test: Test) -> anyhow::Result<()> {
         let topology = self.topology()?;
         let tunnel = installed.start(&topology, self.interrupt)?;
-        // Without a VPN process there is nothing to sample.
+        // A peer without VPN processes cannot be profiled.
         if tunnel.client_pids.is_empty() {
             return Ok(());
         }

@@ -1,8 +1,9 @@
-//! `wire`: a link emulator for kernels without netem. It has a TAP device in each of two namespaces and a process between them.
+//! `wire`: a link emulator for kernels without netem. It has a TAP device in each of two namespaces, and a process that moves
+//! frames between the devices.
 //!
-//! [`link`] decides what happens to the frames of one direction, as a pure state machine. [`pump`] is the thread that
-//! moves frames. [`Wire`] is a running wire, which other benchmarks put below a tunnel. [`control`] lets a shell change
-//! a running wire.
+//! [`link`] is a pure state machine that decides what happens to the frames of one direction. [`pump`] is the thread that moves
+//! frames. [`Wire`] is a running wire, which other benchmarks use as the link below a tunnel. Through [`control`], a shell can
+//! change a running wire.
 
 mod account;
 mod control;
@@ -34,7 +35,7 @@ use crate::{
     way::Ways,
 };
 
-/// A subcommand for a running wire, or the options of a new one.
+/// The arguments of `wire`: a subcommand for a running wire, or the options of a new wire.
 #[derive(Clone, Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -113,7 +114,7 @@ struct RunArgs {
     json: bool,
 }
 
-/// Runs a wire until interrupted, changes one, or prints the state of one.
+/// Runs a wire until interrupted, changes a running wire, or prints the state of a running wire.
 ///
 /// Leaves nothing behind if it fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -122,7 +123,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         None => run_wire(&args.run),
         Some(Command::Set { name, way, settings }) => {
             let settings = settings.join(" ");
-            // Reports a mistake even if the wire does not run.
+            // The settings are parsed here, so that a mistake in them is reported even if the wire does not run.
             settings.parse::<Change>().map_err(|error| anyhow!(error))?;
             control::ask(name, &format!("set {} {settings}", report::value_name(way))).map(drop)
         }
@@ -143,7 +144,7 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
         args.device_mtu,
         args.seed,
     )?;
-    // If one of the namespaces existed before, both get only the addresses that the user gave.
+    // The default addresses are used only if both namespaces are temporary.
     let are_ours = args.client_namespace.is_none() && args.exit_namespace.is_none();
     let defaults = |own: u8| [format!("192.0.2.{own}/24"), format!("2001:db8::{own}/64")];
     for (namespace, given, own) in [(&client, &args.client_address, 2), (&exit, &args.exit_address, 1)] {
@@ -152,10 +153,10 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
             namespace.ip(&format!("address add {address} dev {}", args.device))?;
         }
     }
-    // Later settings replace earlier ones, so --up and --down come after --both.
+    // Later settings override earlier ones, so --up and --down come after --both.
     let given = [args.both.each_way(Ways::Both), args.up.each_way(Ways::Up), args.down.each_way(Ways::Down)];
     wire.handle.change(&given.concat())?;
-    // Listens only now, so that no `wire set` comes before the settings of the command line.
+    // The wire listens only after the settings of the command line are applied, so that they cannot override a `wire set`.
     wire.listen(&name)?;
     eprintln!(
         "the wire runs; its ends are {device} in {} and in {}; try\n  ip netns exec {} ping 192.0.2.1\n  \
@@ -166,7 +167,7 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
         device = args.device,
     );
     let end = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    // A wire ends by itself if somebody deletes one of its devices.
+    // The wire's thread ends by itself if one of the devices is deleted.
     while !interrupt.is_set() && wire.is_running() && end.is_none_or(|end| Instant::now() < end) {
         interrupt.wait(Some(Duration::from_millis(100)));
     }
@@ -174,7 +175,8 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
     if args.json { report::print_json(&state) } else { report::print(&table(&state).to_string()) }
 }
 
-/// Makes a table of all frames. `received` plus `doubled` equals the sum of the rows marked `=` and `+`.
+/// Makes a table of the accounts of both directions. In each, `received` plus `doubled` equals the sum of the rows marked `=` and
+/// `+`.
 fn table(state: &State) -> Table {
     let State { seconds, cpu_seconds, up, down } = state;
     let mut table = Table::new(["frames", "up", "down"]);

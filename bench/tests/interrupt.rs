@@ -1,4 +1,4 @@
-//! Ctrl-C at any moment leaves nothing behind.
+//! After Ctrl-C, no processes, namespaces or sockets of a run are left.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
@@ -96,7 +96,7 @@ fn next_copier_removes_what_a_killed_one_left() {
     eventually("both namespaces exist", || namespaces(&prefix) == 2);
     killed.kill().unwrap();
     killed.wait().unwrap();
-    // A killed process cannot clean up, so its namespaces must still be there.
+    // A process that is killed with SIGKILL cannot remove its namespaces, so they must still exist.
     assert_eq!(namespaces(&prefix), 2);
 
     assert!(
@@ -106,7 +106,7 @@ fn next_copier_removes_what_a_killed_one_left() {
     assert_eq!(namespaces(&prefix), 0);
 }
 
-/// Starts a measurement, and returns it with its exits.
+/// Starts a measurement, and returns its process and the process IDs of its exits.
 fn measurement() -> (Child, Vec<u32>) {
     let running = started(&mut bench("quic --seconds 60"));
     let mut exits = Vec::new();

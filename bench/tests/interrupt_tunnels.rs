@@ -17,14 +17,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use support::{eventually, is_root, runs};
 
 const MOMENTS: u64 = 4;
-/// The latest moment in milliseconds. By then, `vpn` has visited two peers, `soak` has measured the capacity and started the load,
-/// and `sweep` has a tunnel over a wire.
+/// The latest moment of the interrupt in milliseconds after the start. Until this moment, `vpn` has visited two peers, `soak` has
+/// measured the capacity and started the load, and `sweep` has brought up a tunnel over a wire.
 const LATEST: u64 = 4_000;
 const VPN: &str = "vpn --seconds 2 --rounds 3 --tests tcp1-both,udp120-20k,rtt-idle --peers tun-copy,WARREN";
 const SOAK: &str = "soak --minutes 1 --capacity-seconds 1 --peer WARREN";
 const SWEEP: &str = "sweep --seconds 2 --nets 30ms,clean --caps 40/80 --mtus 1280 --connections 1,4 --no-lesson --peer WARREN";
 const PATH: &str = "path --seconds 1 --warm-up 1 --rounds 3 --paths 1%,black-out --tests tcp8-up,voice,native --tunnels none,WARREN";
-/// An environment variable of every process that a run starts.
+/// The name of an environment variable by which the test finds every process that a run has started.
 const MARK: &str = "WARREN_BENCH_TEST_RUN";
 
 #[test]
@@ -56,7 +56,7 @@ fn leaves_nothing(arguments: &str, count: u64) {
         let mut run = host.start(arguments, directory.path(), &mark);
         let prefix = format!("wt-{}-bench-", run.id());
         thread::sleep(Duration::from_millis(moment));
-        // If the run had already ended, the test would prove nothing.
+        // If the run had already ended, the test would not test the interrupt.
         assert_eq!(run.try_wait().unwrap(), None, "it ended within {moment} ms");
 
         interrupt(&run);
@@ -70,7 +70,7 @@ fn leaves_nothing(arguments: &str, count: u64) {
     }
 }
 
-/// Negative control: shows that the tests above would notice what a run leaves behind.
+/// Negative control: shows that the tests above would find processes and namespaces that are left behind.
 #[test]
 fn running_benchmarks_are_seen_by_their_processes_and_namespaces() {
     let Some(host) = Host::new() else { return };
@@ -90,20 +90,21 @@ fn running_benchmarks_are_seen_by_their_processes_and_namespaces() {
     }
 }
 
-/// Sends Ctrl-C to the whole group, as a terminal does.
+/// Sends SIGINT to the process group of a run, as a terminal does for Ctrl-C.
 fn interrupt(run: &Child) {
     kill_process_group(Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap(), Signal::INT).unwrap();
 }
 
-/// A network namespace that stands in for the host's, so that nobody else changes it during a test.
+/// A network namespace that takes the place of the host's, so that other programs do not change its state during a test.
 struct Host {
     holder: Child,
-    /// The binary beside this program. Tests of the whole workspace build it.
+    /// The path of the `warren` binary in the build directory of this test. `cargo test --workspace` builds it.
     warren: PathBuf,
 }
 
 impl Host {
-    /// Makes the namespace. None, with a message, if that is not possible or if `vpn` would install something.
+    /// Makes the namespace. If this is not possible, or if `vpn` would have to install programs, prints a message and returns
+    /// None.
     fn new() -> Option<Self> {
         let programs = ["unshare", "nsenter", "ip", "nft", "iperf3", "ping"];
         let missing = programs.iter().find(|program| {
@@ -121,10 +122,10 @@ impl Host {
             eprintln!("skipped: there is no {}; `cargo build -p warren` makes it", warren.display());
             return None;
         }
-        // The namespace lives as long as this process.
+        // The namespace exists as long as this process.
         let holder = Command::new("unshare").args(["--net", "sleep", "600"]).spawn().unwrap();
         let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        // unshare(1) enters its namespace only after it has started.
+        // unshare(1) enters the new namespace some time after its start.
         eventually("the host's namespace is there", || {
             namespace(&holder.id().to_string()).is_some_and(|there| Some(there) != namespace("self"))
         });
@@ -149,7 +150,7 @@ impl Host {
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// Returns devices, rules, routes and firewall of the host.
+    /// Returns the host's devices, rules, routes and firewall rules as text.
     fn state(&self) -> Vec<String> {
         let tell = |line: &str| {
             let mut words = line.split_whitespace();
@@ -168,9 +169,10 @@ impl Drop for Host {
     }
 }
 
-/// Draws random moments in milliseconds, one from each of `count` equal parts of the time.
+/// Draws random moments in milliseconds. The time until `LATEST` is divided into `count` equal parts, and each part has one
+/// moment.
 fn moments(count: u64) -> Vec<u64> {
-    // The state of xorshift must not be zero, so it is made odd.
+    // The state of xorshift must not be zero, so the lowest bit is set.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut state = since.as_secs() << 32 | u64::from(since.subsec_nanos()) | 1;
     let part = LATEST / count;
@@ -188,7 +190,7 @@ fn names(directory: impl AsRef<Path>) -> BTreeSet<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Returns the running processes with this mark.
+/// Returns the process IDs of the running processes whose environment has this mark.
 fn processes(mark: &str) -> Vec<u32> {
     let wanted = format!("{MARK}={mark}");
     let is_marked = |pid: &u32| {

@@ -1,4 +1,4 @@
-//! `quic` as users run it: both processes, over loopback and between namespaces.
+//! Tests `quic` as users run it, with a client and an exit process, over loopback and between namespaces.
 
 mod support;
 

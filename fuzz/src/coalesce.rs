@@ -1,5 +1,5 @@
-//! Merges a batch of packets from a peer into writes. A kernel that cuts the writes must get the same number of packets
-//! and bytes.
+//! Merges a batch of packets from a peer into writes to a TUN device. If each write is segmented as the kernel does it, the
+//! result must have as many packets and bytes as the batch.
 
 use warren_packet::coalesce::{Coalescer, MAX_PARTS, Merge, Outcome};
 use warren_packet::datagram::Flags;
@@ -12,8 +12,9 @@ use crate::input::Input;
 /// Maximum number of packets in a batch.
 const MAX_BATCH: usize = 80;
 
-/// The input is a byte that says what may be merged, then packets. Each packet starts with a byte that says how to make
-/// it: from the bytes that follow, as the TCP successor of an earlier packet, or as a copy of one.
+/// The first byte of the input selects the protocols to merge, and whether the device refuses a write. Packets follow. The first
+/// byte of each selects how the packet is made: from the bytes that follow, as the next TCP segment after an earlier packet, or
+/// as a copy of an earlier packet.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let may = input.byte();
@@ -34,11 +35,12 @@ pub fn run(data: &[u8]) {
     let (mut written, mut written_bytes, mut refused) = (0, 0, may & 4 != 0);
     coalescer.flush(|write| {
         assert!((1..=MAX_PARTS).contains(&write.parts.len()));
-        // With this bit, the device refuses the first write if it is merged. Its packets must then come one by one.
+        // If this bit is set, the device refuses the first write if it is merged. The coalescer must then write its packets one
+        // by one.
         if std::mem::take(&mut refused) && write.packets > 1 {
             return Outcome::Refused;
         }
-        // `segment` stands for the kernel, which cuts super-packets in the same way.
+        // The kernel segments super-packets in the same way as `segment`.
         let mut cut = 0;
         segment(write.header, &write.parts.concat(), &mut |segment| {
             cut += 1;
@@ -72,12 +74,14 @@ fn batch(input: &mut Input<'_>) -> Vec<(Flags, Vec<u8>)> {
     batch
 }
 
-/// Returns the packet that a TCP sender sends next. Its sequence number is the one after this packet's payload.
+/// Returns the packet that a TCP sender would send after `packet`: a copy, with the sequence number increased by the length of
+/// the payload.
 fn successor(packet: &[u8]) -> Vec<u8> {
     let mut next = packet.to_vec();
     let Ok(view) = IpPacket::parse(packet) else { return next };
     let Some(start) = view.transport().filter(|_| view.protocol() == 6) else { return next };
-    // Byte 12 of a TCP header has the header's length in words, byte 4 the sequence number (RFC 9293 section 3.1).
+    // In a TCP header, the upper half of byte 12 is the header's length in words, and the sequence number starts at byte 4 (RFC
+    // 9293 section 3.1).
     let header = packet.get(start + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
     let payload = u32::try_from(packet.len().saturating_sub(start + header)).unwrap_or(0);
     if let Some(field) = next.get_mut(start + 4..).and_then(<[u8]>::first_chunk_mut) {

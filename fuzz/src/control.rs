@@ -1,10 +1,11 @@
-//! Decodes a peer's control stream. It gives the same messages however it is cut, and each message survives encoding.
+//! Decodes a peer's control stream. The messages must not depend on how the stream is divided into pieces, and a message that is
+//! encoded and decoded again must be the same.
 
 use warren_session::message::{Message, MessageDecoder, MessageError, encode};
 
 use crate::input::Input;
 
-/// The input is a byte with the length of the pieces, then the stream.
+/// The first byte of the input is the length of the pieces. The stream follows.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let step = usize::from(input.byte()).max(1);
@@ -20,10 +21,10 @@ pub fn run(data: &[u8]) {
 fn decode(stream: &[u8], step: usize) -> (Vec<Message>, Option<MessageError>) {
     let mut decoder = MessageDecoder::new();
     let mut messages = Vec::new();
-    // The decoder promises its bound only for pieces of at most the longest message.
+    // The decoder's limit of buffered bytes holds only for pieces that are not longer than the longest message.
     for piece in stream.chunks(step.min(0xffff)) {
         decoder.push(piece);
-        // Twice the longest message with its prefix of two bytes.
+        // The limit is twice the length of the longest message with its length prefix of two bytes.
         assert!(decoder.buffered() <= 2 * 0x1_0001, "a peer cannot make it grow");
         loop {
             match decoder.next() {

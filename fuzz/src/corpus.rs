@@ -1,4 +1,5 @@
-//! Gives a target the files of its corpus and small changes of them. The changes are the same in each run.
+//! Runs a fuzz target with the files of its corpus and with variants that have small random changes. The variants are the same in
+//! each run.
 
 use std::fs;
 use std::num::NonZero;
@@ -6,15 +7,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Number of changes of each file.
+/// Number of changed variants of each file.
 const CHANGES: u64 = 64;
 
-/// Runs a target with each file of `fuzz/corpus/NAME`, and with changes of it, on all cores.
+/// Runs a target with each file of `fuzz/corpus/NAME` and with the file's changed variants, on all cores.
 ///
 /// # Panics
-/// If the target panics, and then prints the input. Also if there is no corpus.
+/// If the target panics, in which case it prints the input, or if there is no corpus.
 pub fn replay(name: &str, run: impl Fn(&[u8]) + Sync) {
-    // The manifest is that of the crate whose tests include this file, below `crates/`.
+    // `CARGO_MANIFEST_DIR` is the directory of the crate whose tests include this file, which is below `crates/`.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let files: Vec<_> = fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
@@ -48,7 +49,8 @@ fn replay_file(file: &Path, run: impl Fn(&[u8])) {
     }
 }
 
-/// Prints the input of a target that panics. Unwinding drops it, and otherwise it is forgotten.
+/// Prints an input if the target panics. Unwinding drops this value, and `drop` prints. If the target returns, the value is
+/// forgotten without being dropped.
 struct Telling<'a> {
     file: &'a Path,
     input: &'a [u8],
@@ -61,7 +63,7 @@ impl Drop for Telling<'_> {
 }
 
 fn changed(input: &[u8], seed: u64) -> Vec<u8> {
-    // The state of xorshift must not be zero. Seeds start at 1, and the factor is odd.
+    // The state of xorshift must not be zero. The product is not zero, because seeds start at 1 and the factor is odd.
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut random = |below: usize| {
         state ^= state << 13;

@@ -1,4 +1,4 @@
-//! QUIC datagrams from a peer: their framing, and the packets assembled from fragments.
+//! QUIC datagrams from a peer: parsing them, and reassembling packets from fragments.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,12 @@ use warren_packet::reassembly::{Assembler, Limits, MAX_AGE};
 
 use crate::input::Input;
 
-/// Maximum number of fragments of one packet. It limits what an input costs.
+/// Packets with more fragments than this are skipped, to limit the time that an input takes.
 const MOST_FRAGMENTS: usize = 64;
 
-/// The input is a packet's length (two bytes), the room in a datagram (two bytes) and the order of the fragments (one
-/// byte). Datagrams from any peer follow, each after a byte that says how much time has passed.
+/// The input starts with the length of a packet (two bytes), the maximum length of a datagram (two bytes) and the order of the
+/// fragments (one byte). Then come datagrams from a peer that may be malicious, each after a byte with the time since the
+/// previous one.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (length, room, order) = (input.word(), input.word(), input.byte());
@@ -19,7 +20,8 @@ pub fn run(data: &[u8]) {
     take_in(&mut input);
 }
 
-/// Takes any datagrams. Each packet is counted once, and memory stays bounded.
+/// Parses arbitrary datagrams and reassembles their fragments. Checks that memory stays bounded and that incomplete packets
+/// expire.
 fn take_in(input: &mut Input<'_>) {
     let limits = Limits { max_assemblies: 8, ..Limits::default() };
     let mut assembler = Assembler::new(limits);
@@ -51,7 +53,7 @@ fn take_in(input: &mut Input<'_>) {
     assert_eq!((assembler.pending(), assembler.finish()), (0, 0));
 }
 
-/// Checks that the packet of an honest peer is assembled in whatever order its fragments arrive.
+/// Checks that a packet that an honest peer has fragmented is reassembled, whatever the order of its fragments.
 fn whole_again(length: usize, room: usize, order: usize) {
     let headers = Fragmenter::new().fragments(Flags::PARTIAL_CHECKSUM, length, room);
     if headers.len() > MOST_FRAGMENTS {
@@ -61,7 +63,7 @@ fn whole_again(length: usize, room: usize, order: usize) {
     let mut fragments: Vec<Vec<u8>> = headers
         .map(|(header, range)| {
             let mut datagram = Vec::new();
-            // In two parts, so that a fragment may span the border between them.
+            // The packet is passed in two parts, so that a fragment may have bytes of both.
             let (one, other) = packet.split_at(length / 3);
             write_fragment(&header, range, &[one, other], &mut datagram);
             assert!(datagram.len() <= room);

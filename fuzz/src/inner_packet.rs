@@ -1,4 +1,4 @@
-//! A packet from a peer is parsed, validated and changed on its way.
+//! Parses and validates a packet from a peer, and changes it as the packet path does.
 
 use warren_packet::datagram::Flags;
 use warren_packet::ip::IpPacket;
@@ -9,7 +9,7 @@ use warren_packet::tuple::FiveTuple;
 
 use crate::input::Input;
 
-/// The input is an MTU (two bytes), flags (one byte) and the packet.
+/// The input is an MTU (two bytes), flags (one byte) and a packet.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (mtu, flags) = (input.word(), Flags::new(input.byte() & 1 != 0));
@@ -26,7 +26,7 @@ pub fn run(data: &[u8]) {
         let field = usize::from(header.checksum_start) + usize::from(header.checksum_offset);
         // The shortest IP header has 20 bytes.
         assert!(!header.needs_checksum() || (header.checksum_start >= 20 && field + 2 <= bytes.len()));
-        // Only the checksum may have changed.
+        // `accept` may change only the checksum.
         let same = |index: &usize| !header.needs_checksum() || !(field..field + 2).contains(index);
         assert!((0..bytes.len()).filter(same).all(|index| bytes.get(index) == accepted.get(index)));
 

@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets. The tests of `warren-host`, `warren-packet` and `warren-session` include these files and
-//! run them on `corpus/`. So each file uses only the dependencies that its crate has anyway.
+//! The bodies of the fuzz targets. The tests of `warren-host`, `warren-packet`, `warren-session` and `warren-wireguard` also
+//! include these files and run them on `corpus/`. So each file uses only dependencies of the crate that includes it.
 
 pub mod coalesce;
 pub mod control;

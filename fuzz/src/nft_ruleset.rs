@@ -1,19 +1,21 @@
-//! A ruleset that a daemon asks its helper to load. The daemon may be compromised, so what nft is given must affect
-//! only the profile's own tables.
+//! A ruleset that a daemon asks its helper to load. The daemon may be compromised, so the text that the helper passes to nft must
+//! affect only the profile's own tables.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use warren_host::{OwnTables, Ruleset};
 
 /// # Panics
-/// If `Ruleset` accepts a text in which nft would see another table or another command, or would look up a name.
+/// If `Ruleset` accepts a text that nft would read as a change of another table or as another command, or in which nft would look
+/// up a name.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let tables = OwnTables::of_profile("home");
     let Ok(ruleset) = Ruleset::parse(text, &tables) else { return };
     let given = ruleset.to_string();
     assert_eq!(Ruleset::parse(&given, &tables).as_ref(), Ok(&ruleset), "what it writes it reads");
-    // The helper gives nft the text as it is. An interactive nft, which owns its tables, gets the text on one line.
+    // The helper passes the text unchanged to nft. Only for an interactive nft, which owns its tables, it puts the text on one
+    // line.
     for read in [given.clone(), given.replace('\n', "; ")] {
         for statement in statements(&read) {
             assert!(is_own(&statement), "{statement:?} of {read:?}");
@@ -22,16 +24,16 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Cuts a text into statements as nft's scanner does, which knows nothing about tables: at line ends and semicolons
-/// outside of all braces. Quoted text and comments could hide a brace, so braces in quotes and comments are failures.
+/// Divides a text into statements at line ends and semicolons outside of braces, as nft's scanner does. Panics if a brace is in
+/// quotes or if the text has a comment, because nft would not count such braces.
 fn statements(text: &str) -> Vec<String> {
     let mut statements = vec![String::new()];
     let mut depth = 0_i32;
     let mut quoted = false;
     for character in text.chars() {
-        // nft must read the text as this function does, so only plain ASCII may be in it.
+        // Only printable ASCII is allowed, so that nft reads the text in the same way as this function.
         assert!(character == '\n' || (' '..='~').contains(&character), "{character:?} in {text:?}");
-        // To nft, some of these begin comments, variables or continued lines.
+        // In nft's syntax, some of these characters start comments, variables or continued lines.
         assert!(!"#$\\'`*".contains(character), "{character:?} in {text:?}");
         match character {
             '"' => quoted = !quoted,
@@ -52,7 +54,7 @@ fn statements(text: &str) -> Vec<String> {
     statements
 }
 
-/// Whether a statement creates, fills or deletes a table of this profile and contains no other command.
+/// Returns whether a statement only creates, fills, empties or deletes a table of this profile or its contents.
 fn is_own(statement: &str) -> bool {
     let words: Vec<&str> = statement.split([' ', '\n', ';']).filter(|word| !word.is_empty()).collect();
     let named = match words.as_slice() {
@@ -65,14 +67,14 @@ fn is_own(statement: &str) -> bool {
     let commands = [
         "include", "define", "redefine", "undefine", "flush", "table", "list", "monitor", "insert", "replace",
     ];
-    // The patterns above fix every word before the brace.
+    // The words before the brace were checked above.
     let inside = words.iter().skip_while(|word| **word != "{");
     ["warren_home", "warren-dns_home", "warren-kill-switch_home"].contains(named)
         && !inside.into_iter().any(|word| commands.contains(word))
 }
 
-/// Returns what nft would look up as the name of a host or service: a word where an address or a port belongs, or a
-/// word that an operator joins to one.
+/// Returns a word that nft would look up as the name of a host or service. This is a word in the place of an address, port or
+/// mark that is not numeric, or an operand of an operator in an expression that is not one of the known forms.
 fn looked_up(statement: &str) -> Option<String> {
     let words: Vec<&str> = statement.split([' ', '\n', ';']).filter(|word| !word.is_empty()).collect();
     let word = |index: usize| words.get(index).copied().unwrap_or_default();
@@ -98,7 +100,7 @@ fn looked_up(statement: &str) -> Option<String> {
             continue;
         }
         let first = (index + 1..).find(|next| !["==", "!=", "=", "ip", "set"].contains(&word(*next)))?;
-        // This field and those that dots join to it, in the order of the text.
+        // A concatenation has several fields joined by dots. `fields` gets all fields up to this one, in the order of the text.
         let mut fields = vec![(before(1), at)];
         let mut place = index;
         while place >= 4 && word(place - 2) == "." {
@@ -125,16 +127,16 @@ fn looked_up(statement: &str) -> Option<String> {
     None
 }
 
-/// Whether nft looks up a word that is compared with this field, unless the word is a value.
+/// Returns whether nft would look up names among the values of this field.
 fn is_field(word: &str) -> bool {
     let fields =
         ["daddr", "saddr", "dport", "sport", "proto-dst", "proto-src", "to", "mark", "iifgroup", "oifgroup"];
     fields.contains(&word)
 }
 
-/// Whether nft takes a word as a value of a field, and so does not look it up. `before` is the word before the field.
+/// Returns whether a word is a numeric value of a field, which nft does not look up. `before` is the word before the field.
 fn is_value((before, field): (&str, &str), word: &str) -> bool {
-    // A range is a value if both of its ends are.
+    // A range is numeric if both of its ends are.
     let ends = |word: &str| {
         word.split_once('-').map_or((word.to_owned(), word.to_owned()), |(a, b)| (a.into(), b.into()))
     };
@@ -164,6 +166,6 @@ fn is_value((before, field): (&str, &str), word: &str) -> bool {
 }
 
 fn is_decimal(word: &str, most: u32) -> bool {
-    // Only the plain form: `parse` also accepts a plus sign and leading zeros.
+    // `parse` also accepts a plus sign and leading zeros, which are refused here.
     word.parse::<u32>().is_ok_and(|number| number <= most && number.to_string() == word)
 }

@@ -1,4 +1,5 @@
-//! Numbered datagrams from a peer, honest or not. Each is released once or refused, in order, in time and in bounded memory.
+//! Numbered datagrams from a peer that may be malicious. The resequencer must release each datagram exactly once or refuse it. It
+//! must release them in order and before their deadline, and its memory must be bounded.
 
 #[path = "resequence/expected.rs"] // tests of other crates take this file in by its path
 mod expected;
@@ -14,15 +15,16 @@ use warren_packet::resequence::{Limits, MAX_HOLD, REMEMBERED, Resequencer};
 use self::expected::Expected;
 use super::input::Input;
 
-/// The lanes in use. The first is unordered.
+/// The lanes that the target uses. Lane 0 is unordered.
 const LANES: [u8; 4] = [0, 1, 2, 63];
-/// The first number of each lane. Numbers here do not wrap; on the wire, this one is zero.
+/// The first number of each lane. In this file, numbers do not wrap. They are sent modulo `Number::COUNT`, so the first number is
+/// sent as zero.
 const START: u64 = 8 * Number::COUNT as u64;
-/// The longest jump ahead. It stays well below half of all numbers, where ahead turns into behind.
+/// The longest jump ahead. A jump of half of all numbers or more would count as a jump back, so this is well below half.
 const LONGEST_JUMP: u64 = Number::COUNT as u64 / 2 - 300_000;
 
-/// The input is a byte for the limits, a byte that says whether the lanes begin near the wrap, then steps. A step is a
-/// byte with its kind and lane, a byte with a size or time, and what the kind needs.
+/// The first byte of the input sets the limits. The second byte selects whether the lanes start just before their numbers wrap.
+/// Steps follow. A step is a byte with its kind and lane, a byte with a size or time, and arguments that depend on the kind.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let limits = match input.byte() {
@@ -46,7 +48,7 @@ pub fn run(data: &[u8]) {
             10 => peer.send(lane, end + u64::from(input.word()) * 2, room),
             11 => peer.send(lane, end + (u64::from(input.word()) << 10).min(LONGEST_JUMP), room),
             12 => peer.nothing_below(lane, end + 8 - u64::from(input.byte() % 16)),
-            // Some of these are longer than MAX_HOLD. The resequencer must then use MAX_HOLD.
+            // If this time is longer than MAX_HOLD, the resequencer must use MAX_HOLD.
             13 => peer.hold = Duration::from_millis(u64::from(input.byte()) * 4),
             _ => peer.wait(Duration::from_millis(room as u64)),
         }
@@ -54,7 +56,7 @@ pub fn run(data: &[u8]) {
     peer.leave();
 }
 
-/// A datagram that was taken and not released yet.
+/// A datagram that the resequencer has taken and not released yet.
 struct Waiting {
     lane: usize,
     number: u64,
@@ -62,21 +64,21 @@ struct Waiting {
     since: Instant,
 }
 
-/// A peer's datagrams, and what became of each. Numbers here do not wrap.
+/// A peer, its resequencer, and a record of the datagrams that were taken and released. Numbers do not wrap.
 struct Peer {
     resequencer: Resequencer,
     limits: Limits,
     now: Instant,
     hold: Duration,
     longest_hold: Duration,
-    /// The number after each lane's highest.
+    /// For each lane, the highest number so far plus 1.
     ends: [u64; LANES.len()],
     taken: [HashSet<u64>; LANES.len()],
     waiting: HashMap<u64, Waiting>,
-    /// The number after the last one that each lane released in order.
+    /// For each lane, the highest released number plus 1.
     released: [u64; LANES.len()],
     serial: u64,
-    /// What must be released, if there is room for everything.
+    /// The model of the resequencer. None with small limits, because the model has no limits.
     expected: Option<Expected>,
 }
 
@@ -98,7 +100,7 @@ impl Peer {
     }
 
     fn go_near_the_wrap(&mut self) {
-        // In several steps, because none may be longer than LONGEST_JUMP.
+        // Several jumps are needed, because none may be longer than LONGEST_JUMP.
         for lane in 0..LANES.len() {
             self.send(lane, START + LONGEST_JUMP, 0);
             self.send(lane, START + LONGEST_JUMP * 2, 0);
@@ -113,7 +115,7 @@ impl Peer {
         datagram.resize(8 + room * 5, 0);
         self.longest_hold = self.longest_hold.max(self.hold.min(MAX_HOLD));
         let is_known = !self.taken[lane].insert(number);
-        // Before `take`, which may release the datagram at once.
+        // The datagram is added before the call of `take`, because `take` may release it immediately.
         self.waiting.insert(serial, Waiting { lane, number, length: datagram.len(), since: self.now });
 
         let mut out = VecDeque::new();
@@ -122,7 +124,8 @@ impl Peer {
 
         if taken.is_err() {
             assert_eq!(taken, Err(DropReason::Repeated));
-            // A number too old to be remembered may be a repetition, so it is refused as well.
+            // The resequencer remembers a limited number of datagrams. A datagram that is older might be a repetition, so it may
+            // be refused too.
             assert!(is_known || number + u64::from(REMEMBERED) < self.ends[lane], "it is new");
             self.waiting.remove(&serial);
         } else {
@@ -139,7 +142,7 @@ impl Peer {
     fn nothing_below(&mut self, lane: usize, number: u64) {
         let mut out = VecDeque::new();
         self.resequencer.nothing_below(place(lane, number), &mut out);
-        // Lane 0 is unordered, so there the call has no effect.
+        // Lane 0 is unordered, so `nothing_below` has no effect on it.
         if lane > 0 {
             self.ends[lane] = self.ends[lane].max(number);
             if let Some(expected) = &mut self.expected {
@@ -158,7 +161,7 @@ impl Peer {
         }
         self.check(&out, None);
         assert!(self.resequencer.next_deadline().is_none_or(|deadline| deadline > self.now));
-        // The hold may have become shorter while datagrams waited, so only the longest one bounds all waits.
+        // The hold may have changed while datagrams were waiting, so the wait of each is compared with the longest hold so far.
         for datagram in self.waiting.values() {
             assert!(datagram.since + self.longest_hold > self.now, "it was held for too long");
         }
@@ -173,7 +176,7 @@ impl Peer {
         assert!(self.waiting.is_empty(), "something was lost");
     }
 
-    /// Checks what was released. Only the datagram that has just come, `newest`, may be late.
+    /// Checks the released datagrams. Only the datagram that has just arrived, `newest`, may be late.
     fn check(&mut self, out: &VecDeque<Bytes>, newest: Option<u64>) {
         let serials: Vec<u64> = out.iter().map(|datagram| serial(datagram)).collect();
         for (serial, datagram) in serials.iter().zip(out) {

@@ -1,13 +1,13 @@
-//! A roster that an exit hands over.
+//! Decodes a fleet roster that an exit has sent.
 
 use aws_lc_rs::signature::Ed25519KeyPair;
 use warren_session::roster::{FollowedFleet, RosterChange, SignedRoster, change};
 
-/// The seed of the key that signs.
+/// The seed of the key that signs the rosters.
 const SEED: [u8; 32] = [7; 32];
 
-/// The input is a byte, then bytes. If the byte is below 128, the bytes are an unsigned roster, and are signed first, which no
-/// fuzzer would do. The signature is that of the key of 32 sevens, so the roster counts if it names that key.
+/// The input is a byte, then a roster. If the byte is below 128, the roster has no signature yet and is signed with the key of
+/// `SEED`, because a fuzzer would not find a valid signature. The signature is valid if the roster names this key.
 pub fn run(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let signed = if *first < 0x80 { sign(rest) } else { rest.to_vec() };
@@ -32,7 +32,7 @@ fn key() -> Result<warren_session::roster::FleetKey, warren_session::roster::Fle
     warren_session::roster::FleetKey::from_file_text(&text)
 }
 
-/// A `SignedRoster` of `docs/warren-roster-v1.proto` with these bytes.
+/// Returns the encoding of a `SignedRoster` of `docs/warren-roster-v1.proto` with this roster.
 fn sign(roster: &[u8]) -> Vec<u8> {
     let pair = Ed25519KeyPair::from_seed_unchecked(&SEED).expect("any 32 bytes are a seed");
     let signature = pair.sign(&[b"warren fleet roster, version 1\0".as_slice(), roster].concat());

@@ -1,4 +1,4 @@
-//! Cuts a super-packet from a TUN device into packets that the other end accepts.
+//! Segments a super-packet from a TUN device. The other end must accept the resulting packets.
 
 use warren_packet::ip::IpPacket;
 use warren_packet::receive::accept;
@@ -24,7 +24,7 @@ pub fn run(data: &[u8]) {
         let (headers, count) = (*headers, packets.len());
         let payload: usize = packets.iter().map(|(_, packet, _)| packet.len() - headers).sum();
         assert_eq!(payload, super_packet.len() - headers, "no byte of {count} is lost or made up");
-        // All packets but the last are full.
+        // All packets except the last must have full size.
         assert!(
             packets
                 .iter()

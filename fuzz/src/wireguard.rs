@@ -1,6 +1,6 @@
-//! What arrives on an exit's port for WireGuard: from strangers, and from a client that may send anything.
+//! Datagrams to an exit's WireGuard port, from strangers and from a client that may send anything.
 //!
-//! The client's messages are made with the clock and with random keys, so the same input does not always take the same way.
+//! The client's messages depend on the clock and on random keys, so the same input does not always run the same code.
 
 use std::time::Instant;
 
@@ -11,11 +11,12 @@ use warren_wireguard::{Event, Path, PrivateKey, Server, Taken};
 
 use crate::input::Input;
 
-/// The longest datagram that a socket returns.
+/// The longest datagram that a socket can return.
 const LONGEST: usize = 65_535;
 
-/// The input is steps, each of two bytes and a piece. A step's datagram is the piece itself, or a message of the client: the
-/// start of a handshake, or data with the piece as its packet. One bit of it may be changed.
+/// The input is a sequence of steps, each of two bytes and a byte string. A step sends one datagram to the exit: the byte string
+/// itself, a handshake initiation of the client, or a data message of the client with the byte string as its packet. One bit of
+/// the datagram may be flipped.
 pub fn run(data: &[u8]) {
     let now = Instant::now();
     let (exit, key) = (PrivateKey::new([7; 32]), PrivateKey::new([1; 32]));
@@ -33,7 +34,7 @@ pub fn run(data: &[u8]) {
             0 => piece.to_vec(),
             1 => sent(client.format_handshake_initiation(&mut [0; 2_048], true)),
             _ => {
-                // Without a session, the client would send a handshake message.
+                // The client sends a handshake initiation if it has no session, so the buffer has space for one.
                 let mut room = vec![0; piece.len() + 148];
                 sent(client.encapsulate(piece, &mut room))
             }

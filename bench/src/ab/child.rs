@@ -1,4 +1,4 @@
-//! Runs a variant in a process group of its own. The whole group ends when the run ends, takes too long or is
+//! Runs a variant in its own process group. All processes of the group are killed when the run ends, exceeds its time limit or is
 //! interrupted.
 
 use std::{
@@ -17,7 +17,7 @@ use crate::{
 /// How often to check whether the child has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Runs a command to its end and returns what it printed.
+/// Runs a command until it ends, and returns its standard output.
 ///
 /// # Errors
 /// Fails if the command fails (the error has the last line that it printed), if it takes longer than `limit`, or if the
@@ -34,13 +34,14 @@ pub(super) fn run(
         if let Some(status) = running.try_wait()? {
             break status;
         }
-        // Returning here or below drops `running`, which ends the whole process group.
+        // An early return drops `running`, which ends the whole process group.
         interrupt.check()?;
         if start.elapsed() > limit {
             bail!("it took longer than {} s; --timeout allows more", limit.as_secs());
         }
         tick();
-        // The end is noticed a little late. That changes no figure, because the command measures itself.
+        // The end of the child is noticed up to `LOOK` late. This does not change the figures, because the child measures its own
+        // time.
         thread::sleep(LOOK);
     };
     let (output, errors) = running.end();

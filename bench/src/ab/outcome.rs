@@ -26,7 +26,7 @@ pub(super) struct Outcome {
     sentence: String,
 }
 
-/// Mbit/s for each per cent of a core. None unless every run gives both figures.
+/// Goodput in Mbit/s for each per cent of a core. None unless every run has both the goodput and the CPU time.
 #[derive(Clone, Debug, Serialize)]
 struct Efficiency {
     sender: Option<PerCpu>,
@@ -99,7 +99,7 @@ impl Outcome {
             "Welch's t, degrees of freedom".to_owned(),
             format!("{:.3}, {:.1}", welch.t, welch.degrees_of_freedom),
         ]);
-        // `Probability` writes "= 0.02" for a sentence. In a table, only "< 0.0001" needs its sign.
+        // `Probability` formats as "= 0.02" or "< 0.0001". A table cell shows the number without "= ".
         table.row(["p (two-sided)".to_owned(), Probability(welch.p).to_string().replace("= ", "")]);
         for (side, per_cpu) in [("sender", self.efficiency.sender), ("receiver", self.efficiency.receiver)] {
             if let Some(PerCpu { a, b, ratio }) = per_cpu {
@@ -125,8 +125,7 @@ impl PerCpu {
             let used = cpu(run).filter(|used| *used > 0.0)?;
             Some(run.goodput_mbit_per_s? / used)
         };
-        // If one run lacks the figure, the sample is None, because means over different rounds cannot be
-        // compared.
+        // The sample is None if any run lacks the figure, because the means of A and B must be over the same rounds.
         let sample = |side: fn(&(Measurement, Measurement)) -> &Measurement| {
             Sample::new(rounds.iter().map(|round| of_run(side(round))).collect::<Option<_>>()?)
         };

@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use super::variant::Side;
 use crate::progress;
 
-/// Draws on standard error. Without a terminal, it draws nothing.
+/// A progress bar on standard error. It is hidden if standard error is not a terminal.
 pub(super) struct Progress {
     bar: ProgressBar,
     start: Instant,
@@ -24,9 +24,9 @@ impl Progress {
         Self { bar, start: Instant::now(), runs: Cell::new(0), expected_runs: Cell::new(0) }
     }
 
-    /// Shows the progress. One more round is run than is kept, because the first one is discarded.
+    /// Shows the progress. `kept` and `expected` do not count the first round, which is discarded.
     pub(super) fn round(&self, kept: u32, expected: u32, half_width: Option<f64>) {
-        // Each round has two runs, and there is one round more than are kept.
+        // Each round has two runs. The added 1 is the discarded first round.
         self.expected_runs.set(2 * (expected + 1));
         self.bar.set_length(u64::from(expected));
         self.bar.set_position(u64::from(kept));

@@ -2,12 +2,13 @@
 
 use super::variant::Side;
 
-/// Returns the order within a round: A B, B A, A B and so on. So a steady drift affects both variants alike.
+/// Returns the order of the variants in a round: A B in even rounds, B A in odd ones. So a steady drift of the machine's speed
+/// affects both variants equally.
 pub(super) fn order(round: u32) -> [Side; 2] {
     if round.is_multiple_of(2) { [Side::A, Side::B] } else { [Side::B, Side::A] }
 }
 
-/// When to stop.
+/// The rule for the number of rounds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
     pub(super) min: u32,
@@ -17,10 +18,10 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Returns whether there are enough rounds.
+    /// Returns whether `kept` rounds are enough.
     ///
-    /// The width alone decides. A rule that stops at the first sign of a difference would sooner or later find one
-    /// between equal variants.
+    /// Between the minimum and the maximum, only the width of the interval decides. A rule that stopped at the first significant
+    /// difference would sooner or later report a difference between equal variants.
     pub(super) fn is_done(&self, kept: u32, half_width: Option<f64>) -> bool {
         kept >= self.max || (kept >= self.min && half_width.is_some_and(|width| width <= self.precision))
     }
@@ -37,7 +38,7 @@ impl Schedule {
             reason = "it is between min and max"
         )]
         let rounds = rounds as u32;
-        // The schedule is not done yet, so at least one more round follows.
+        // This is called only while `is_done` returns false, so at least one more round follows.
         rounds.max(kept.saturating_add(1)).min(self.max)
     }
 }

@@ -1,4 +1,4 @@
-//! One variant: its command, and the figure that it gives.
+//! One variant: its command, and the figures read from its output.
 
 use std::{fmt, process::Command, time::Duration};
 
@@ -19,7 +19,7 @@ pub(super) enum Side {
 /// A variant's command.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Variant {
-    /// This program, with these arguments.
+    /// The arguments with which to run this program.
     Own(Vec<String>),
     /// A shell command.
     Shell(String),
@@ -29,8 +29,7 @@ pub(super) enum Variant {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Measurement {
     pub(super) value: f64,
-    /// Goodput. This figure and the two below are None if the output lacks them. The CPU time is in per cent of one
-    /// core.
+    /// This field and the two below are None if the output lacks the figure. CPU times are in per cent of one core.
     pub(super) goodput_mbit_per_s: Option<f64>,
     pub(super) sender_cpu_percent: Option<f64>,
     pub(super) receiver_cpu_percent: Option<f64>,
@@ -97,7 +96,7 @@ impl Measurement {
             .rev()
             .find_map(|line| serde_json::from_str::<Value>(line).ok().filter(Value::is_object))
             .context("it printed no line that is a JSON object")?;
-        // A dot leads into an object, as in `rtt_ms.median`.
+        // A dot separates the names of nested objects, as in `rtt_ms.median`.
         let number = |path: &str| path.split('.').try_fold(&object, |value, key| value.get(key))?.as_f64();
         let value = number(metric)
             .with_context(|| format!("its JSON has no number {metric:?}; --metric names another"))?;

@@ -19,7 +19,7 @@ use warren_quic::{
     tls::{self, PresentedKey},
 };
 
-/// Fixed keys. They protect nothing, because both ends are in namespaces of one benchmark.
+/// Fixed keys, which need not be secret, because both ends belong to the same benchmark.
 const EXIT_KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 const CLIENT_KEY: &str = "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=";
 
@@ -35,7 +35,7 @@ pub(super) fn client(remote: SocketAddr) -> anyhow::Result<(Endpoint, Connection
     let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
     config.transport_config(transport());
     let mut endpoint = Endpoint::new(endpoint(), None, false);
-    // The exit is recognised by its key, so the name has no meaning. RFC 2606 reserves `.invalid`.
+    // The client authenticates the exit by its public key, so any server name will do. RFC 2606 reserves `.invalid`.
     let (handle, connection) = endpoint
         .connect(Instant::now(), config, remote, "exit.invalid")
         .context("cannot connect to the exit's side")?;
@@ -51,7 +51,7 @@ pub(super) fn exit() -> anyhow::Result<Endpoint> {
 }
 
 fn endpoint() -> Arc<EndpointConfig> {
-    // The key of stateless resets. It needs no secrecy either.
+    // The key of stateless reset tokens (RFC 9000 section 10.3) need not be secret either.
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &[1; 32])));
     config.grease_quic_bit(false);
     Arc::new(config)
@@ -63,7 +63,7 @@ fn transport() -> Arc<TransportConfig> {
         .ack_eliciting_threshold(VarInt::from_u32(60))
         .max_ack_delay(Some(Duration::from_millis(5)))
         .reordering_threshold(VarInt::from_u32(99));
-    // The link's MTU of 1,500 is known, so the packet size is fixed and nothing is probed.
+    // The link's MTU is known to be 1,500, so the packet size is fixed and path MTU discovery is off.
     let mut config = TransportConfig::default();
     config
         .initial_mtu(PAYLOAD)

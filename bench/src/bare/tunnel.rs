@@ -1,4 +1,4 @@
-//! The loop of a side: receive everything, send everything, sleep.
+//! The loop of a side. It reads the socket and the TUN device until they have no more packets, sends, and sleeps in poll(2).
 
 use std::{
     io::{ErrorKind, IoSlice, IoSliceMut},
@@ -30,11 +30,11 @@ use crate::{interrupt::Interrupt, tun_device::TunDevice};
 
 /// The exit's UDP port.
 const PORT: u16 = 4433;
-/// The maximum number of segments of one send. 44 packets of 1,420 bytes stay below 64 KiB.
+/// The maximum number of GSO segments in one send. 44 packets of 1,420 bytes are less than 64 KiB.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(44).unwrap();
-/// The TUN device is not read while the connection queues more bytes than this.
+/// The TUN device is not read while at least this many bytes wait in the connection's send buffer.
 const QUEUE: usize = 256 * 1024;
-/// Buffers of one `recvmmsg` call, and the size of each.
+/// The number of buffers of one `recvmmsg` call, and the size of each buffer.
 const RECEIVES: usize = 8;
 const RECEIVE_BYTES: usize = 65_535;
 /// How often an idle side checks whether to stop.
@@ -125,15 +125,15 @@ impl Tunnel {
         }
     }
 
-    /// Handles the datagrams of one receive.
+    /// Handles the UDP datagrams of one receive buffer.
     fn take(&mut self, now: Instant, meta: RecvMeta, mut batch: BytesMut) -> anyhow::Result<()> {
         let path = FourTuple::new(meta.addr, None);
         while !batch.is_empty() {
-            // With GRO, one buffer holds several datagrams of `stride` bytes, of which the last may be shorter. A
-            // stride of 0 would never empty the batch.
+            // With GRO, one buffer holds several datagrams of `stride` bytes, and the last one may be shorter. A stride of 0
+            // would make this loop endless.
             let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
-            // A QUIC packet that carries only a DATAGRAM frame bypasses the endpoint. Any other packet comes back and
-            // takes the usual way.
+            // Fast path: the connection handles a QUIC packet that carries only a DATAGRAM frame at once. It returns any other
+            // packet, and the endpoint handles that one.
             if let Some((_, connection)) = &mut self.connection
                 && let Some(route) = self.endpoint.route_short(&datagram)
             {
@@ -152,11 +152,11 @@ impl Tunnel {
                     }
                 }
                 Some(DatagramEvent::NewConnection(incoming)) => {
-                    // The benchmark has one client, so there is no earlier connection to lose.
+                    // The benchmark has only one client, so this does not replace another connection.
                     let accepted = self.endpoint.accept(incoming, now, &mut answer, None);
                     self.connection = Some(accepted.ok().context("cannot take the client's connection")?);
                 }
-                // Only the other side sends here, and it needs no response.
+                // A response answers an invalid packet of a stranger. Only the other side sends to this port.
                 Some(DatagramEvent::Response(_)) | None => {}
             }
         }
@@ -168,7 +168,7 @@ impl Tunnel {
         let Some((_, connection)) = &mut self.connection else { return };
         while let Some(datagram) = connection.datagrams().recv() {
             let flags = if datagram.first() == Some(&1) { Flags::PARTIAL_CHECKSUM } else { Flags::NONE };
-            // The other end sends only valid packets, so an error is not needed for a refused one.
+            // The other end sends only valid packets, so the coalescer's errors can be ignored.
             let _ = self.coalescer.push(flags, Packet(datagram));
         }
         let file = &self.device.file;
@@ -179,7 +179,7 @@ impl Tunnel {
             for (slice, part) in slices.iter_mut().zip(all) {
                 *slice = IoSlice::new(part);
             }
-            // The kernel answers EINVAL to a super-packet of a kind that it does not take.
+            // The kernel returns EINVAL for a kind of super-packet that it does not support.
             match writev(file, slices.get(..=write.parts.len()).unwrap_or_default()) {
                 Ok(_) => Outcome::Written,
                 Err(Errno::INVAL) => Outcome::Refused,
@@ -188,7 +188,7 @@ impl Tunnel {
         });
     }
 
-    /// Hands packets from the device to the connection, up to its limit.
+    /// Moves packets from the device to the connection until the device is empty or the send buffer has `QUEUE` bytes.
     fn read(&mut self) -> anyhow::Result<()> {
         let Some((_, connection)) = &mut self.connection else { return Ok(()) };
         while has_room(connection) {
@@ -200,11 +200,11 @@ impl Tunnel {
             let whole = self.read_buffer.get(..length).unwrap_or_default();
             let Some((header, packet)) = whole.split_at_checked(virtio::LEN) else { continue };
             let Ok(header) = VirtioNetHeader::parse(header) else { continue };
-            // Room for the headers that each segment repeats, and for its byte of flags. The buffer grows if segments
-            // are very small.
+            // The capacity includes the headers and the byte of flags of each segment. The buffer grows if segments are very
+            // small.
             let mut arena = BytesMut::with_capacity(length + length / 8 + 256);
             let mut datagrams = connection.datagrams();
-            // The kernel's packets are well-formed. A packet that cannot be sent is lost, as in any tunnel.
+            // The kernel's packets are well-formed, so `segment` does not fail. A packet that the connection refuses is lost.
             let _ = segment(header, packet, &mut |segment| {
                 arena.put_u8(u8::from(segment.partial_checksum));
                 for part in segment.parts() {
@@ -216,7 +216,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Sends what the connection has to send, and exchanges events between endpoint and connection.
+    /// Sends all QUIC packets that the connection has ready, and passes events between endpoint and connection.
     fn transmit(&mut self, now: Instant) -> anyhow::Result<()> {
         let Some((handle, connection)) = &mut self.connection else { return Ok(()) };
         // This does nothing unless a timer is due.
@@ -237,10 +237,11 @@ impl Tunnel {
                 match self.state.try_send((&self.socket).into(), &transmit) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
                         let mut descriptors = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT)];
-                        // A signal ends the wait early. The send is then tried again.
+                        // A signal interrupts poll(2). In that case, the loop tries to send again.
                         let _ = poll(&mut descriptors, None);
                     }
-                    // A packet that fails to leave is lost, as on any path.
+                    // Any other result ends the attempts. On an error, the packet is lost, and QUIC treats it like a loss on the
+                    // path.
                     _ => break,
                 }
             }
@@ -264,13 +265,13 @@ impl Tunnel {
         let takes = connection.is_some_and(has_room);
         let connection = self.connection.as_ref().map(|(_, connection)| connection);
         let due = connection.and_then(Connection::poll_timeout);
-        // At most LOOK, because the kernel may deliver the signal of an interrupt to another thread.
+        // The wait is at most LOOK, because a signal that another thread handles does not interrupt this poll(2).
         let time = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()).min(LOOK));
         let time = Timespec::try_from(time).context("the wait is too long")?;
         let socket = PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN);
         let device = PollFd::from_borrowed_fd(self.device.file.as_fd(), PollFlags::IN);
         let mut descriptors = [socket, device];
-        // Without room for packets, a readable device would wake the loop over and over, and nothing would be read.
+        // While the send buffer is full, the device is not polled. Otherwise, a readable device would make this loop spin.
         let count = if takes { 2 } else { 1 };
         match poll(descriptors.get_mut(..count).unwrap_or_default(), Some(&time)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),

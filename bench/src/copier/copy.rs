@@ -1,4 +1,4 @@
-//! One direction: reads super-packets and writes them unchanged.
+//! One direction of a copier: reads super-packets from one TUN device and writes them to the other one unchanged.
 
 use std::{fs::File, os::fd::AsFd as _};
 
@@ -23,11 +23,11 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// The traffic of one direction.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Direction {
-    /// Successful reads. Each is up to 64 KiB of one flow.
+    /// The number of successful reads. Each returns one super-packet, which is up to 64 KiB of one flow.
     pub(crate) super_packets: u64,
-    /// Bytes of IP packets. Headers count once per super-packet.
+    /// Bytes of IP packets. The IP and TCP headers count once for each super-packet.
     pub(crate) bytes: u64,
-    /// Writes that the kernel refused. Their packets were dropped.
+    /// The number of writes that the kernel refused, which dropped the packets.
     pub(crate) refused: u64,
     /// The resource use of this direction's thread.
     pub(crate) usage: Usage,
@@ -39,7 +39,7 @@ impl Direction {
     }
 }
 
-/// Copies until `stop` is set. The virtio-net header of each packet is passed on unread.
+/// Copies until `stop` is set. The virtio-net header of each packet is copied without being parsed.
 pub(super) fn copy(from: &File, to: &File, stop: &Interrupt) -> anyhow::Result<Direction> {
     let start = Mark::of_thread()?;
     let mut carried = Direction::default();

@@ -1,4 +1,4 @@
-//! Tests of a copier between its own namespaces. They need root.
+//! Tests of a copier between namespaces that the tests make. They need root.
 
 use std::process::Command;
 

@@ -21,32 +21,32 @@ use crate::{
     wire::Change,
 };
 
-/// Bytes of the UDP test's payload, and of IPv4 and UDP headers.
+/// Bytes of payload in a packet of the UDP test, and bytes of its IPv4 and UDP headers.
 const UDP_PAYLOAD: usize = 1_200;
 const UDP_HEADERS: f64 = 28.0;
 /// Bytes of IPv4 and TCP headers with time stamps.
 const TCP_HEADERS: f64 = 52.0;
-/// Several streams, because one stream has too few packets to measure a small loss. Their ports also spread them over a
-/// tunnel's connections. Some of them share the bulk flow's connection, and others do not.
+/// There are eight streams, because one stream has too few packets to measure a small loss. The streams have different ports, so
+/// a tunnel with several connections spreads them: some share a connection with the bulk flow, others do not.
 const VOICE: Shape = Shape { streams: 8, payload: 200, per_second: 8.0 * 50.0 };
-/// Pause after each test, in which queues empty and closed connections end.
+/// Pause after each test, so that the queues drain and closed connections end.
 const REST: Duration = Duration::from_millis(500);
-/// How many times longer the warm-up is if two flows must first find their shares of the path.
+/// Factor for the warm-up of a test in which two flows must first converge to their shares of the path.
 const FAIRNESS: u32 = 2;
 
-/// The hosts, the tunnel and the path of a test, with its times.
+/// The hosts, the tunnel, the path and the times of a test.
 #[derive(Debug)]
 pub(super) struct Bed<'a> {
     pub(super) topology: &'a Topology,
     pub(super) tunnel: &'a Tunnel,
     pub(super) path: &'a Path,
     pub(super) interrupt: &'a Interrupt,
-    /// The measured time of a test, and the time before it.
+    /// The duration of the measurement, and of the warm-up before it.
     pub(super) measured: Duration,
     pub(super) warm_up: Duration,
     client_address: Ipv4Addr,
     exit_address: Ipv4Addr,
-    /// The tunnel's devices.
+    /// The tunnel's device at each end.
     client: Device,
     exit: Device,
 }
@@ -77,7 +77,7 @@ impl<'a> Bed<'a> {
         })
     }
 
-    /// Runs one test. None if the path has no room for it.
+    /// Runs one test. None if the path is too slow for the test's UDP rate, or has no rate to compute it from.
     pub(super) fn run(&self, test: Test) -> anyhow::Result<Option<Outcome>> {
         // The events of an earlier test may have changed the wire.
         self.change(&self.path.settings())?;
@@ -92,7 +92,7 @@ impl<'a> Bed<'a> {
             Test::Native { way } => self.native(way),
             Test::Memory => self.memory(),
         };
-        // The rest also follows a failed test, because its flows end as well.
+        // The pause also follows a failed test, because the flows of that test must end too.
         self.interrupt.wait(Some(REST));
         self.interrupt.check()?;
         outcome.map(Some)
@@ -115,7 +115,7 @@ impl<'a> Bed<'a> {
         let streams = Streams::start(&self.route(), shape, way, self.interrupt)?;
         self.wait(self.warm_up)?;
         let from = streams.mark();
-        // The receivers count by the numbers of the packets, so their count is filled in below.
+        // The received payload is not known until the streams end, so it is set with `with_bytes` below.
         let reading = self.meter(way).measure(self.measured, &|| 0)?;
         let to = streams.mark();
         let quality = streams.finish(from, to, self.interrupt)?;
@@ -132,7 +132,8 @@ impl<'a> Bed<'a> {
         let from = streams.mark();
         let reading = self.meter(way).measure(self.measured, &|| flows.bytes())?;
         let to = streams.mark();
-        // The bulk flow still runs while the last packets arrive, so that they wait as long as the others.
+        // The bulk flow continues until the last packets have arrived, so that their delay also includes the queue that the flow
+        // causes.
         let quality = streams.finish(from, to, self.interrupt)?;
         flows.finish()?;
         self.check(&reading, way)?;
@@ -176,11 +177,10 @@ impl<'a> Bed<'a> {
         Ok(of_bulk(&reading).with(Figure::NativeMbitPerS, beside.mbit_per_s()))
     }
 
-    /// Measures the memory under load, before and after a time of five seconds in which the path passes
-    /// nothing.
+    /// Measures the memory use under load, before and after the path drops all frames for five seconds.
     fn memory(&self) -> anyhow::Result<Outcome> {
         const DARK: Duration = Duration::from_secs(5);
-        /// Time for the repair of lost packets, and for the allocator to return memory to the kernel.
+        /// Time for the retransmission of lost packets, and for the allocator to return memory to the kernel.
         const AFTER: Duration = Duration::from_secs(10);
         let way = Way::Down;
         let flows = self.bulk(8, Congestion::Cubic, way)?;

@@ -1,4 +1,4 @@
-//! The devices of a tunnel and their counters, which show that the tunnel carried the traffic.
+//! A tunnel's devices and their counters, which prove that the traffic went through the tunnel.
 
 use std::{
     fs::File,
@@ -16,11 +16,12 @@ use crate::{
     vpn::process,
 };
 
-/// The device that has an inner address.
+/// The network device that has a given inner address.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) name: String,
-    /// The namespace's device counters. The open file belongs to the namespace, so any thread can read it.
+    /// The namespace's `net/dev` file. An open file shows the counters of the namespace in which it was opened, whatever thread
+    /// reads it.
     counters: File,
 }
 
@@ -35,7 +36,7 @@ impl Device {
         command.args(["-json", "address", "show"]);
         let said = process::run(&mut command, Duration::from_secs(5), interrupt)?;
         let name = name_of(&said, address).with_context(|| format!("no device has {address}"))?;
-        // `thread-self`, because only the thread is in the namespace, not the process.
+        // `/proc/self` would be the process's main thread, which is not in the namespace.
         let counters = join(
             host.enter(|| File::open("/proc/thread-self/net/dev").context("cannot open the counters"))?,
         )?;
@@ -45,7 +46,7 @@ impl Device {
     /// Returns the bytes that the device has received.
     pub(super) fn received(&self) -> anyhow::Result<u64> {
         let (mut text, mut file) = (String::new(), &self.counters);
-        // procfs regenerates the text when the file is read from its start.
+        // procfs makes a new text whenever the file is read from its start.
         file.rewind().and_then(|()| file.read_to_string(&mut text)).context("cannot read the counters")?;
         received(&text, &self.name).with_context(|| format!("the device {} is gone", self.name))
     }

@@ -1,6 +1,6 @@
-//! Bulk TCP between the hosts. The receiver's threads count the bytes, so that any part of a run can be measured.
+//! Bulk TCP between the hosts. Threads at the receiver count the bytes, so the count can be read at any time.
 //!
-//! As in `vpn`, connections are opened from the exit to the client, whichever way the data goes.
+//! As in `vpn`, the exit's host always connects to the client's host, for data in either direction.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -26,7 +26,7 @@ use crate::{
     way::Way,
 };
 
-/// Longest time for a connection to be made. TCP repeats a lost SYN after 1, 3 and 7 s.
+/// Longest time until a connection is established. TCP retransmits a lost SYN after 1, 3 and 7 s.
 const CONNECT: Duration = Duration::from_secs(10);
 /// How often a blocked thread checks whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -40,7 +40,7 @@ pub(super) struct Route<'a> {
     pub(super) exit: (&'a Namespace, Ipv4Addr),
 }
 
-/// TCP connections that carry as much as they can. Dropping this resets them.
+/// TCP connections that send as fast as they can. Dropping this value resets the connections.
 #[derive(Debug)]
 pub(super) struct Flows {
     stop: Interrupt,
@@ -57,7 +57,7 @@ impl Flows {
         way: Way,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
-        // `this` exists before the threads. Dropping it after an error stops those that already run.
+        // `this` is made before the threads start, so that an early return drops it, which stops the threads.
         let mut this =
             Self { stop: Interrupt::default(), bytes: Arc::default(), segment: 0, threads: Vec::new() };
         for (at_exit, at_client) in connect(route, flows, interrupt)? {
@@ -85,7 +85,7 @@ impl Flows {
         self.segment
     }
 
-    /// Ends the connections. Fails if one broke before.
+    /// Ends the connections. Fails if a connection has failed before.
     pub(super) fn finish(mut self) -> anyhow::Result<()> {
         self.stop.set();
         let ends: Vec<_> = self.threads.drain(..).map(join).collect();
@@ -115,16 +115,17 @@ fn connect(
         Ok(listener)
     })?)?;
     let to = listener.local_addr().context("a listener has no address")?;
-    // Connects all at once. On a path of 150 ms, eight connections one after another would take more than a second.
+    // All connections are opened at the same time. On a path with a round trip of 150 ms, eight connections one after another
+    // would take more than a second.
     let connecting = (0..flows)
         .map(|_| exit.enter(move || TcpStream::connect_timeout(&to, CONNECT).context("cannot connect")))
         .collect::<Result<Vec<_>, _>>()?;
     while !connecting.iter().all(JoinHandle::is_finished) {
-        // An interrupt need not wait for the threads, which end by themselves within `CONNECT`.
+        // After an interrupt, the threads need not be joined, because they end by themselves within `CONNECT`.
         interrupt.check()?;
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Joins every thread before the first error returns.
+    // All threads are joined before an error is returned.
     let connected = connecting.into_iter().map(join).collect::<Vec<_>>();
     let connected = connected.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut accepted: Vec<(SocketAddr, TcpStream)> = Vec::new();
@@ -143,17 +144,16 @@ fn connect(
     for stream in connected.iter().chain(accepted.iter().map(|(_, stream)| stream)) {
         prepare(stream)?;
     }
-    // The two ends of a pair may belong to different connections. That does no harm, because all ends at one host do
-    // the same.
+    // The two ends of a pair may belong to different connections. This is harmless, because all ends at one host do the same.
     Ok(connected.into_iter().zip(accepted.into_iter().map(|(_, stream)| stream)).collect())
 }
 
-/// Limits the time that a call blocks, and makes the end of a test empty the queues at once.
+/// Sets timeouts for blocking calls, and a linger time of 0.
 fn prepare(stream: &TcpStream) -> anyhow::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(LOOK))?;
     stream.set_write_timeout(Some(LOOK))?;
-    // With a linger time of 0, close(2) resets the connection and discards what its buffer holds.
+    // With a linger time of 0, close(2) resets the connection and discards its unsent data, so no data is sent after the test.
     setsockopt(stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })
         .context("cannot make a connection end at once")
 }
@@ -164,7 +164,7 @@ fn send(mut stream: &TcpStream, stop: &Interrupt) -> anyhow::Result<()> {
         match stream.write(&chunk) {
             Ok(_) => {}
             Err(error) if is_in_vain(error.kind()) => {}
-            // The other end may be the first one to stop.
+            // The other end may stop first and reset the connection, so errors after `stop` are ignored.
             Err(_) if stop.is_set() => {}
             Err(error) => return Err(error).context("a TCP connection broke"),
         }
@@ -189,6 +189,6 @@ fn receive(mut stream: &TcpStream, bytes: &AtomicU64, stop: &Interrupt) -> anyho
 }
 
 fn is_in_vain(kind: ErrorKind) -> bool {
-    // The timeouts that `prepare` sets show as one of the first two, depending on the system.
+    // A timeout set by `prepare` returns `WouldBlock` or `TimedOut`, depending on the operating system.
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

@@ -1,4 +1,5 @@
-//! Measures a part of a test: bytes, CPU time and frames on the wire between two moments, while the path's events happen.
+//! Measures bytes, CPU time and frames on the wire during the measured time of a test, and applies the path's events in that
+//! time.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +15,19 @@ use crate::{
     wire::{DirectionState, Handle},
 };
 
-/// How often to check for new bytes and for events that are due.
+/// Interval between checks for new bytes and for events that are due.
 const LOOK: Duration = Duration::from_millis(10);
-/// Bytes of an Ethernet header. Packets inside a tunnel have none.
+/// Bytes of an Ethernet header. The wire counts it, but packets inside a tunnel have none.
 const ETHERNET: u64 = 14;
 
-/// The parts that are measured, and the direction.
+/// The wire, the tunnel and the device to measure, and the direction of the data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meter<'a> {
     pub(super) topology: &'a Topology,
     pub(super) tunnel: &'a Tunnel,
     pub(super) path: &'a Path,
     pub(super) way: Way,
-    /// The device of the tunnel at the receiving end.
+    /// The tunnel's device at the receiving end.
     pub(super) device: &'a Device,
     pub(super) interrupt: &'a Interrupt,
 }
@@ -35,12 +36,12 @@ pub(super) struct Meter<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Reading {
     seconds: f64,
-    /// Payload that a program received.
+    /// Bytes of payload that the receiving program got.
     bytes: u64,
-    /// Longest time without a byte for the program.
+    /// Longest time in which the receiving program got no byte.
     pub(super) longest_gap: Duration,
     cpu_seconds: f64,
-    /// Bytes of IP packets that entered the wire in the direction of the data.
+    /// Bytes of the IP packets that the wire received in the direction of the data.
     wire_bytes: u64,
     queue_drops_percent: f64,
     /// Bytes that the receiving end's device received.
@@ -50,8 +51,8 @@ pub(super) struct Reading {
 impl Meter<'_> {
     /// Measures for a time. `count` returns the payload received so far.
     pub(super) fn measure(&self, time: Duration, count: &dyn Fn() -> u64) -> anyhow::Result<Reading> {
-        // At the start, the payload is counted last. At the end, it is counted first. So it is never counted over a
-        // longer time than its cost.
+        // The payload is read last at the start and first at the end. So the time over which the payload is counted lies within
+        // the time over which its cost is counted.
         let (wire, device, cpu) = (self.wire()?, self.device.received()?, self.cpu());
         let (start, first) = (Instant::now(), count());
         let longest_gap = self.watch(start, time, count)?;
@@ -60,7 +61,8 @@ impl Meter<'_> {
         let frames = after.account.received - wire.account.received;
         let dropped = |of: &DirectionState| of.account.queue_full + of.account.codel + of.account.policed;
         let wire_bytes = after.account.received_bytes - wire.account.received_bytes;
-        // This machine lost these frames, not the path. A loss of one in a thousand is tolerated.
+        // The kernel dropped these frames before the wire could read them, because the machine was too busy. Up to one frame in a
+        // thousand is tolerated.
         let missed = after.missed - wire.missed;
         anyhow::ensure!(
             missed.saturating_mul(1_000) <= frames,
@@ -77,8 +79,8 @@ impl Meter<'_> {
         })
     }
 
-    /// Applies the path's events when they are due, until the time is over. Returns the longest time without a new
-    /// byte.
+    /// Waits until the time is over, and applies the path's events when they are due. Returns the longest time in which `count`
+    /// did not increase.
     fn watch(&self, start: Instant, time: Duration, count: &dyn Fn() -> u64) -> anyhow::Result<Duration> {
         let mut events = self.path.events(time).into_iter().peekable();
         let (mut last, mut last_count, mut longest) = (start, count(), Duration::ZERO);
@@ -114,7 +116,7 @@ impl Meter<'_> {
 }
 
 impl Reading {
-    /// Returns the reading with another count of the payload.
+    /// Returns the reading with `bytes` as the received payload.
     pub(super) fn with_bytes(self, bytes: u64) -> Self {
         Self { bytes, ..self }
     }
@@ -123,8 +125,8 @@ impl Reading {
         float(self.bytes) * 8e-6 / self.seconds.max(1e-9)
     }
 
-    /// Returns the bytes of packets on the wire for each byte of packets inside. `headers` is the size of the inner
-    /// headers divided by that of the payload.
+    /// Returns the ratio of bytes on the wire to bytes of inner packets. `headers` is the size of the inner headers divided by
+    /// the size of the payload.
     pub(super) fn wire_per_inner(&self, headers: f64) -> Option<f64> {
         (self.bytes > 0).then(|| float(self.wire_bytes) / (float(self.bytes) * (1.0 + headers)))
     }
@@ -140,7 +142,7 @@ impl Reading {
 
     /// Fails if the payload did not come through the tunnel and over the wire.
     pub(super) fn check(&self, device: &str) -> anyhow::Result<()> {
-        // The data in flight may differ between the start and the end of the measurement.
+        // Allows for data that was in flight at the start of the measurement.
         const SLACK: u64 = 2 << 20;
         let least = (self.bytes / 100 * 95).saturating_sub(SLACK);
         for (what, bytes) in [(device, self.device_bytes), ("the wire", self.wire_bytes)] {

@@ -1,4 +1,4 @@
-//! The paths by name: a link's settings in each direction, and what happens to it during a test.
+//! The named paths. A path has the settings of a wire, which apply to both directions, and a script of changes during a test.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -15,13 +15,14 @@ pub(super) struct Path {
     script: Script,
 }
 
-/// What happens while a test measures.
+/// The changes of a path during the measured time of a test.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Script {
     Nothing,
-    /// A third of the time at each rate: the path's own, a quarter of it, and a half.
+    /// The path has its own rate for a third of the time, a quarter of it for the second third, and half of it for the last
+    /// third.
     Rates,
-    /// Nothing passes for two seconds after a third of the time.
+    /// After a third of the time, the path drops all frames for two seconds.
     BlackOut,
 }
 
@@ -32,8 +33,8 @@ const PATHS: [(&str, &str, Script); 18] = [
     ("1%", "delay=15ms rate=200mbit queue=30ms loss=1%", Script::Nothing),
     ("3%", "delay=15ms rate=200mbit queue=30ms loss=3%", Script::Nothing),
     ("5%", "delay=15ms rate=200mbit queue=30ms loss=5%", Script::Nothing),
-    // Bursts have four frames on average and lose 1 % of all frames. So a burst starts with a probability of 0.01 x
-    // 0.25 / 0.99.
+    // The bad state lasts four frames on average and has 1 % of all frames. So each frame in the good state starts a burst with a
+    // probability of 0.01 x 0.25 / 0.99.
     ("bursts", "delay=15ms rate=200mbit queue=30ms burst=0.2525%:25%", Script::Nothing),
     ("far", "delay=75ms rate=200mbit queue=30ms loss=0.05%", Script::Nothing),
     ("far-lossy", "delay=75ms rate=200mbit queue=30ms loss=1%", Script::Nothing),
@@ -51,11 +52,11 @@ const PATHS: [(&str, &str, Script); 18] = [
 
 impl Path {
     pub(super) fn all() -> Vec<Self> {
-        // Every name of the table parses, as a test checks.
+        // A test checks that every name in the table parses.
         PATHS.iter().filter_map(|(name, ..)| name.parse().ok()).collect()
     }
 
-    /// Returns the settings that put a wire into the path's state, whatever it was before.
+    /// Returns the change that resets a wire and then applies the path's settings.
     pub(super) fn settings(&self) -> Change {
         Change::clear().and(&self.settings)
     }
@@ -69,7 +70,7 @@ impl Path {
     /// Returns the changes during a measurement of this length, with their times after its start.
     pub(super) fn events(&self, measured: Duration) -> Vec<(Duration, Change)> {
         let rate = |share: f64| {
-            // The only path with this script has a rate. The fallback is the default path's.
+            // The only path with this script has a rate, so the fallback is not used.
             let mbit = self.mbit_per_s().unwrap_or(200.0) * share;
             format!("rate={}kbit", (mbit * 1e3).round())
         };
@@ -81,7 +82,7 @@ impl Path {
         events.into_iter().filter_map(|(at, change)| Some((at, change.parse().ok()?))).collect()
     }
 
-    /// Returns the loss in per cent. None unless the path is `clean` with nothing but random loss added.
+    /// Returns the path's random loss in per cent. None unless the path differs from `clean` at most in its random loss.
     pub(super) fn pure_loss_percent(&self) -> Option<f64> {
         let clean = Settings::after(&PATHS.first()?.1.parse().ok()?);
         let own = Settings::after(&self.settings);
@@ -100,7 +101,7 @@ impl FromStr for Path {
             return Ok(Self { name: name.to_owned(), settings, script: Script::Nothing });
         }
         let known = |name: &str| PATHS.iter().find(|(known, ..)| *known == name);
-        // The default path has a queue of 30 ms.
+        // `queue-30` is another name of `clean`, which has a queue of 30 ms.
         let entry = known(if text == "queue-30" { "clean" } else { text }).ok_or_else(|| {
             let names: Vec<_> = PATHS.iter().map(|(name, ..)| *name).collect();
             format!(

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::Better;
 
-/// One figure of a test. The order is that of the table.
+/// One figure of a test. The variants are in the order of the table.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Figure {
@@ -73,7 +73,7 @@ impl Figure {
         }
     }
 
-    /// Returns whether a higher or a lower value is better. None for figures in which Warren may be worse.
+    /// Returns whether a higher or a lower value is better. None for figures that are not compared.
     pub(super) fn better(self) -> Option<Better> {
         match self {
             Self::MbitPerS => Some(Better::Higher),
@@ -96,13 +96,13 @@ impl Figure {
         }
     }
 
-    /// Returns whether the table shows the mean of all rounds instead of the median. Rare losses have no useful median.
+    /// Returns whether the table shows the mean over all rounds instead of the median. The median of a rare loss would be 0.
     pub(super) fn is_pooled(self) -> bool {
         matches!(self, Self::LostPercent | Self::LatePercent | Self::QueueDropsPercent)
     }
 
     pub(super) fn is_percent(self) -> bool {
-        // The figures in per cent are exactly those that are pooled.
+        // All figures in per cent are pooled, and no others.
         self.is_pooled()
     }
 }
@@ -111,7 +111,7 @@ impl Figure {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Outcome {
     pub(super) figures: BTreeMap<Figure, f64>,
-    /// Round-trip times, for their distribution.
+    /// All measured round-trip times, from which the distribution is plotted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) rtt_ms: Vec<f64>,
 }

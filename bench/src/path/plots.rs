@@ -24,7 +24,7 @@ pub(super) fn write(results: &Results, paths: &[Path], directory: &FilePath) -> 
                 .iter()
                 .map(|tunnel| (tunnel.name.clone(), points(results, &by_loss, &tunnel.name, test)))
                 .collect();
-            // A single path does not make a line.
+            // A line needs at least two paths.
             if by_loss.len() > 1 && lines.iter().any(|(_, points)| !points.is_empty()) {
                 let file = directory.join(format!("loss-{test}.svg"));
                 plot::write(&file, SIZE, |area| draw(area, &test.title(), &by_loss, &lines))?;
@@ -74,7 +74,7 @@ fn draw(
         .x_label_area_size(30)
         .y_label_area_size(56)
         .build_cartesian_2d(-0.15..last + 0.85, 0.0..top)?;
-    // The axis has no numbers. The losses are drawn at the end.
+    // The axis has no labels of its own. The losses are drawn below it at the end of this function.
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -96,7 +96,7 @@ fn draw(
     plot::draw_legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
-/// Formats a number without zeros at its end.
+/// Formats a number without trailing zeros.
 fn short(value: f64) -> String {
     let text = number(value);
     if text.contains('.') { text.trim_end_matches(['0']).trim_end_matches('.').to_owned() } else { text }

@@ -1,4 +1,4 @@
-//! The report of a run: a table of medians, their ranges, and the rows in which Warren is worse than
+//! The report of a run: a table of medians, a table of their ranges, and a list of the figures in which Warren is worse than
 //! wireguard-go.
 
 use std::{fmt::Write as _, path::Path as FilePath};
@@ -9,10 +9,10 @@ use crate::{
     stats::{Better, Comparison, Sample, Verdict},
 };
 
-/// The tunnel to which Warren is compared. Warren should not be worse.
+/// The tunnel to which all other tunnels are compared.
 const REFERENCE: &str = "wireguard-go";
-/// A figure counts as worse if it is worse by more than this share. A percentage must also be worse by more than
-/// `POINTS` percentage points.
+/// A figure is reported as worse if it is worse by more than this share of the reference. A percentage must also be worse by more
+/// than `POINTS` percentage points.
 const TOLERANCE: f64 = 0.05;
 const POINTS: f64 = 0.1;
 
@@ -33,12 +33,12 @@ impl Row {
         results.sample(&self.path, tunnel, &self.test.name(), self.figure)
     }
 
-    /// Returns the value in the table.
+    /// Returns the value that the table shows for a sample: its mean or its median.
     fn value(&self, sample: &Sample) -> f64 {
         if self.figure.is_pooled() { sample.mean() } else { sample.median() }
     }
 
-    /// Says how much worse `tunnel` is than `reference`, in words. None if it is not worse.
+    /// Returns a text that says how much worse `tunnel` is than `reference`. None if `tunnel` is not worse.
     fn is_worse(&self, results: &Results, reference: &str, tunnel: &str) -> Option<String> {
         let better = self.figure.better()?;
         let (a, b) = (self.sample(results, reference)?, self.sample(results, tunnel)?);
@@ -63,7 +63,7 @@ impl Row {
     }
 }
 
-/// Returns the rows of everything that was measured, in the order of `paths` and of the tests.
+/// Returns a row for each measured figure, in the order of `paths` and of the tests.
 fn rows(results: &Results, paths: &[String]) -> Vec<Row> {
     let mut rows = Vec::new();
     for path in paths {
@@ -92,7 +92,7 @@ fn table(results: &Results, rows: &[Row], title: &str, show: impl Fn(&Row, &Samp
     Table::from_rows(cells)
 }
 
-/// Returns the table of medians, and of means for percentages.
+/// Returns the table of medians. For percentages, it has the means.
 pub(super) fn medians(results: &Results, paths: &[String]) -> Table {
     table(results, &rows(results, paths), "median of rounds", |row, sample| cell(row.value(sample)))
 }
@@ -108,7 +108,7 @@ pub(super) fn memory(results: &Results) -> Table {
     table
 }
 
-/// Lists the rows in which a tunnel is worse than wireguard-go, in words, for each tunnel. `none` is left out.
+/// Returns lines of text that list, for each tunnel except `none`, the figures in which it is worse than wireguard-go.
 pub(super) fn shortfalls(results: &Results, paths: &[String]) -> Vec<String> {
     let mut lines = Vec::new();
     if results.tunnels.iter().all(|tunnel| tunnel.name != REFERENCE) {
@@ -127,7 +127,7 @@ pub(super) fn shortfalls(results: &Results, paths: &[String]) -> Vec<String> {
 /// Returns the conditions of the run, as lines of text.
 pub(super) fn conditions(results: &Results) -> String {
     let plan = results.plan;
-    // An interrupted run has fewer rounds than were asked for.
+    // An interrupted run has fewer rounds than the user requested.
     let rounds = results.visits.iter().map(|visit| visit.round).max().unwrap_or(0);
     format!(
         "{}\n{rounds} rounds of {} s a test after {} s that do not count, seed {}",
@@ -137,7 +137,7 @@ pub(super) fn conditions(results: &Results) -> String {
 
 /// Returns the whole report as Markdown.
 pub(super) fn markdown(results: &Results, paths: &[String]) -> String {
-    // Two spaces before a line end make Markdown keep it.
+    // In Markdown, two spaces at the end of a line keep the line break.
     let mut text = format!("# Paths\n\n{}\n\n", conditions(results).replace('\n', "  \n"));
     for path in paths {
         // Writing to a String cannot fail.
@@ -150,7 +150,7 @@ pub(super) fn markdown(results: &Results, paths: &[String]) -> String {
     let _ = write!(text, "\n{}", table(results, &rows(results, paths), "lowest - highest round", range));
     text += "\n";
     for line in shortfalls(results, paths) {
-        // The rows are indented for the terminal. In Markdown, they become list items.
+        // Lines that are indented in the terminal become list items in Markdown.
         let _ = writeln!(text, "{}", line.strip_prefix("  ").map_or(line.clone(), |row| format!("- {row}")));
     }
     text += "\n";

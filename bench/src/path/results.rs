@@ -1,4 +1,4 @@
-//! The results of a run, as in the JSON, and the tests that are left to measure.
+//! The results of a run in the form of the JSON file, and the computation of the tests that are still to be measured.
 
 use std::{collections::BTreeMap, path::Path as FilePath};
 
@@ -11,12 +11,12 @@ use super::{
 };
 use crate::{report, stats::Sample};
 
-/// The parameters of a run. A run can be resumed only with the same plan.
+/// The parameters of a run. A run can be resumed only with the same parameters.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Plan {
     /// Measured seconds of a test.
     pub(super) seconds: u32,
-    /// Seconds of warm-up before the measured ones.
+    /// Seconds of warm-up before the measurement.
     pub(super) warm_up: u32,
     pub(super) seed: u64,
 }
@@ -26,28 +26,28 @@ pub(super) struct Plan {
 pub(super) struct Tunnel {
     pub(super) name: String,
     pub(super) version: String,
-    /// SHA-256 of its programs in hexadecimal.
+    /// The SHA-256 of each of the tunnel's programs, in hexadecimal.
     pub(super) programs: Vec<String>,
 }
 
-/// One tunnel over one path in one round.
+/// The results of one tunnel over one path in one round.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Visit {
     pub(super) path: String,
     pub(super) tunnel: String,
     pub(super) round: u32,
     pub(super) outcomes: BTreeMap<String, Outcome>,
-    /// Tests that the path has no room for.
+    /// Names of the tests that were not run, because the path is too slow for their UDP rate or has no rate.
     pub(super) left_out: Vec<String>,
     pub(super) client_peak_rss_mib: Option<f64>,
     pub(super) exit_peak_rss_mib: Option<f64>,
 }
 
-/// All that a run has measured so far.
+/// All results of a run so far.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Results {
     pub(super) plan: Plan,
-    /// The commit of the benchmark, and the machine.
+    /// The commit of this repository, and a description of the machine.
     pub(super) conditions: String,
     pub(super) tunnels: Vec<Tunnel>,
     /// The paths' settings by name.
@@ -65,16 +65,16 @@ impl Results {
         serde_json::from_str(&text).with_context(|| format!("cannot understand {}", file.display()))
     }
 
-    /// Writes the results. A crash of the program leaves the old file or the new one, never a part.
+    /// Writes the results. If the program crashes, the file has either the old or the new results, and never a part of them.
     pub(super) fn write(&self, file: &FilePath) -> anyhow::Result<()> {
-        // The new file is beside the old one, because rename(2) does not cross file systems.
+        // The new file is in the same directory, because rename(2) does not cross file systems.
         let new = file.with_extension("json.new");
         report::write(&new, &(report::json(self)? + "\n"))?;
-        // rename(2) replaces the file in one step.
+        // rename(2) replaces the file atomically.
         std::fs::rename(&new, file).with_context(|| format!("cannot write {}", file.display()))
     }
 
-    /// Adds a tunnel. Fails if the results have another tunnel of this name.
+    /// Adds a tunnel. Fails if the results have a different tunnel with the same name.
     pub(super) fn add_tunnel(&mut self, tunnel: Tunnel) -> anyhow::Result<()> {
         match self.tunnels.iter().find(|known| known.name == tunnel.name) {
             None => self.tunnels.push(tunnel),
@@ -87,33 +87,33 @@ impl Results {
         Ok(())
     }
 
-    /// Adds a path. Fails if the results have another path of this name.
+    /// Adds a path. Fails if the results have a path with the same name and different settings.
     pub(super) fn add_path(&mut self, name: &str, settings: &str) -> anyhow::Result<()> {
         let known = self.paths.entry(name.to_owned()).or_insert_with(|| settings.to_owned());
         anyhow::ensure!(known == settings, "the results have another path {name}: {known}");
         Ok(())
     }
 
-    /// Returns the tests that are left for a visit, in their order.
+    /// Returns those of `tests` that have no result for this visit yet, in the given order.
     pub(super) fn left(&self, (path, tunnel, round): (&str, &str, u32), tests: &[Test]) -> Vec<Test> {
         let visit = self.visits.iter().find(|visit| visit.is(path, tunnel, round));
         let is_left = |test: &&Test| visit.is_none_or(|visit| !visit.has(&test.name()));
         tests.iter().filter(is_left).copied().collect()
     }
 
-    /// Adds a visit. If the results already have a part of the same visit, adds to that part.
+    /// Adds a visit. If the results already have this visit, adds the new tests to it.
     pub(super) fn add(&mut self, new: Visit) {
         let same = |visit: &&mut Visit| visit.is(&new.path, &new.tunnel, new.round);
         let Some(visit) = self.visits.iter_mut().find(same) else { return self.visits.push(new) };
         visit.outcomes.extend(new.outcomes);
         visit.left_out.extend(new.left_out);
-        // The parts of a visit ran in different processes, so the larger peak counts.
+        // A resumed visit ran in new processes, so the peak of the visit is the larger one of the two peaks.
         let most = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
         visit.client_peak_rss_mib = most(visit.client_peak_rss_mib, new.client_peak_rss_mib);
         visit.exit_peak_rss_mib = most(visit.exit_peak_rss_mib, new.exit_peak_rss_mib);
     }
 
-    /// Returns the values of a figure over the rounds. None if no round has it.
+    /// Returns the values of a figure over the rounds. None if no round has the figure.
     pub(super) fn sample(&self, path: &str, tunnel: &str, test: &str, figure: Figure) -> Option<Sample> {
         let outcomes = self.outcomes(path, tunnel, test);
         Sample::new(outcomes.filter_map(|outcome| outcome.figures.get(&figure).copied()).collect())
@@ -124,7 +124,7 @@ impl Results {
         self.outcomes(path, tunnel, test).flat_map(|outcome| outcome.rtt_ms.iter().copied()).collect()
     }
 
-    /// Returns the largest memory use of a tunnel's client and exit, over all paths and rounds.
+    /// Returns the largest memory use of a tunnel's client, and that of its exit, over all paths and rounds.
     pub(super) fn peak_rss_mib(&self, tunnel: &str) -> (Option<f64>, Option<f64>) {
         let most = |of: fn(&Visit) -> Option<f64>| {
             self.visits.iter().filter(|visit| visit.tunnel == tunnel).filter_map(of).reduce(f64::max)

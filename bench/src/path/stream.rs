@@ -1,4 +1,4 @@
-//! Numbered UDP packets between the hosts, with their times of sending and of receipt by the same clock.
+//! Sends numbered UDP packets between the hosts, and records when each was sent and received. Both times are from the same clock.
 
 mod heard;
 
@@ -33,19 +33,19 @@ use crate::{
     way::Way,
 };
 
-/// Large enough for the receiver not to drop packets.
+/// Size in bytes of the receive buffer, which must be large enough that the receiver's kernel drops no packets.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// How often a sender wakes up, and how many packets a late one sends at once.
+/// The time that a sender sleeps between its bursts, and the maximum number of packets in a burst.
 const TURN: Duration = Duration::from_micros(200);
 const BURST: u32 = 32;
 /// How often a receiver checks whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
-/// Time for packets in flight, in queues and under repair to arrive.
+/// Time after the end of sending in which packets in flight, in queues and in retransmission can still arrive.
 const DRAIN: Duration = Duration::from_millis(1_200);
-/// Longest time for the first packet to get through.
+/// Longest time until the first packet arrives.
 const OPEN: Duration = Duration::from_secs(5);
 
-/// What to send: `streams` streams, each from a port of its own. They take turns.
+/// The traffic to send: `streams` streams, each from its own port. The sender sends one packet of each stream in turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) streams: u32,
@@ -55,18 +55,18 @@ pub(super) struct Shape {
     pub(super) per_second: f64,
 }
 
-/// Running streams. Dropping this ends them.
+/// Running streams. Dropping this value ends the streams.
 #[derive(Debug)]
 pub(super) struct Streams {
     stop_sending: Interrupt,
     stop_hearing: Interrupt,
-    /// The number of the next packet of each stream.
+    /// The number of the next packet. All streams use the same numbers.
     next: Arc<AtomicU32>,
     sender: Option<JoinHandle<anyhow::Result<Sent>>>,
     receivers: Vec<JoinHandle<anyhow::Result<Vec<Heard>>>>,
 }
 
-/// The packets that the sender's kernel refused, by stream and number.
+/// For each stream, the numbers of the packets that the sender's kernel refused.
 type Sent = Vec<Vec<u32>>;
 
 impl Streams {
@@ -78,7 +78,7 @@ impl Streams {
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         let mut senders = Vec::new();
-        // `this` exists before the threads. Dropping it after an error stops those that already run.
+        // `this` is made before the threads start, so that an early return drops it, which stops the threads.
         let mut this = Self {
             stop_sending: Interrupt::default(),
             stop_hearing: Interrupt::default(),
@@ -98,19 +98,18 @@ impl Streams {
         Ok(this)
     }
 
-    /// Returns the number of the next packet of each stream. It separates the packets sent before this call from later
-    /// ones.
+    /// Returns the number of the next packet. Packets sent before this call have smaller numbers, and later packets do not.
     pub(super) fn mark(&self) -> u32 {
         self.next.load(Relaxed)
     }
 
-    /// Ends the streams, and returns the quality of the packets from one mark to another.
+    /// Ends the streams, and returns the quality of the packets whose numbers are at least `from` and below `to`.
     pub(super) fn finish(mut self, from: u32, to: u32, interrupt: &Interrupt) -> anyhow::Result<Quality> {
         self.stop_sending.set();
         let refused = join(self.sender.take().context("the streams ended before")?)?;
         interrupt.wait(Some(DRAIN));
         self.stop_hearing.set();
-        // Joins every receiver before the first error returns.
+        // All receivers are joined before an error is returned.
         let heard = self.receivers.drain(..).map(join).collect::<Vec<_>>();
         let heard = heard.into_iter().collect::<Result<Vec<_>, _>>()?;
         Quality::of(&heard, &refused, from..to).context("no UDP packet arrived")
@@ -128,13 +127,13 @@ impl Drop for Streams {
     }
 }
 
-/// Opens a socket at each end. Returns both once a packet from the exit has reached the client, because firewalls then
-/// know the flow.
+/// Opens a socket at each end, and waits until a packet from the exit has reached the client. After that packet, stateful
+/// firewalls on the way have an entry for the flow.
 fn open(route: &Route<'_>, interrupt: &Interrupt) -> anyhow::Result<(UdpSocket, UdpSocket)> {
     let bind = |(host, address): (&Namespace, Ipv4Addr)| {
         join(host.enter(move || {
             let socket = UdpSocket::bind((address, 0)).context("cannot bind a UDP socket")?;
-            // SO_RCVBUFFORCE exceeds `net.core.rmem_max`, and needs root (socket(7)).
+            // SO_RCVBUFFORCE can exceed `net.core.rmem_max`, and needs root (socket(7)).
             setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
                 .context("cannot size a receive buffer")?;
             setsockopt(&socket, sockopt::ReceiveTimestampns, &true)
@@ -149,7 +148,7 @@ fn open(route: &Route<'_>, interrupt: &Interrupt) -> anyhow::Result<(UdpSocket, 
     let start = Instant::now();
     loop {
         interrupt.check()?;
-        // The device or its queue may refuse the packet. The loop sends it again.
+        // Errors are ignored, because the loop sends the packet again.
         let _ = exit.send(b"hello");
         match client.recv(&mut [0; 16]) {
             Ok(_) => return Ok((client, exit)),
@@ -160,7 +159,7 @@ fn open(route: &Route<'_>, interrupt: &Interrupt) -> anyhow::Result<(UdpSocket, 
 
 fn send(sockets: &[UdpSocket], shape: Shape, next: &AtomicU32, stop: &Interrupt) -> anyhow::Result<Sent> {
     let mut refused: Sent = vec![Vec::new(); sockets.len()];
-    // The packet starts with MAGIC, its number and its time of sending, which `Heard::parse` reads.
+    // A packet starts with MAGIC, its number and the time at which it was sent. `Heard::parse` reads these fields.
     let mut packet = vec![0xa5; shape.payload.max(MARK)];
     packet.splice(..MAGIC.len(), MAGIC);
     let (start, mut sent) = (Instant::now(), 0_u32);
@@ -174,17 +173,17 @@ fn send(sockets: &[UdpSocket], shape: Shape, next: &AtomicU32, stop: &Interrupt)
             let Some((_, (refused, socket))) = turn.get_mut(place) else { break };
             let number = next.load(Relaxed);
             packet.splice(4..8, number.to_be_bytes());
-            // The delay is measured from here, so it includes the call.
+            // The time is taken before the send call, so the delay includes the call.
             packet.splice(8..MARK, u64::try_from(now().as_nanos())?.to_be_bytes());
             match socket.send(&packet) {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                // A queue is full. The packet does not count as sent.
+                // ENOBUFS means that a queue of the sender's kernel is full. The packet does not count as sent.
                 Err(error) if error.raw_os_error() == Some(nix::libc::ENOBUFS) => refused.push(number),
                 Err(error) => return Err(error).context("cannot send UDP"),
             }
             sent += 1;
-            // All streams have sent this number now.
+            // This was the last stream, so all streams have sent the current number.
             if place + 1 == streams {
                 next.fetch_add(1, Relaxed);
             }
@@ -203,7 +202,7 @@ fn hear(socket: &UdpSocket, payload: usize, stop: &Interrupt) -> anyhow::Result<
             let flags = MsgFlags::empty();
             let message = match recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), flags) {
                 Ok(message) => message,
-                // An ICMP error belongs to a packet that counts as lost.
+                // ECONNREFUSED and EHOSTUNREACH report an ICMP error for an earlier packet, which counts as lost in any case.
                 Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNREFUSED | Errno::EHOSTUNREACH) => continue,
                 Err(error) => return Err(error).context("cannot receive UDP"),
             };

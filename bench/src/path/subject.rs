@@ -4,14 +4,14 @@ use std::{fmt, str::FromStr};
 
 use crate::vpn::peers::{Kind, Peer};
 
-/// One column of the table.
+/// A tunnel to measure, which is a column of the table.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Subject(pub(super) Peer);
 
 impl Subject {
-    /// Returns no tunnel, wireguard-go and Warren's default.
+    /// Returns the tunnels of a run without `--tunnels`: `none`, wireguard-go, and Warren with default settings.
     pub(super) fn of_default_run() -> Vec<Self> {
-        // All three names parse, as a test checks.
+        // A test checks that all three names parse.
         ["none", "wireguard-go", "warren"].iter().filter_map(|name| name.parse().ok()).collect()
     }
 }
@@ -30,7 +30,7 @@ impl FromStr for Subject {
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In `path`, a wire joins the hosts, so the name `veth` would be wrong.
+        // In `path`, the hosts are joined by a wire and not by a veth pair, so the peer `veth` is named `none`.
         if self.0.kind == Kind::Veth { f.write_str("none") } else { self.0.fmt(f) }
     }
 }

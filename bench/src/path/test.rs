@@ -19,15 +19,15 @@ use crate::way::Way;
 pub(super) enum Test {
     /// Bulk TCP.
     Tcp { flows: u32, congestion: Congestion, way: Way },
-    /// A stream of 1,200-byte packets.
+    /// A UDP stream with 1,200 bytes of payload per packet.
     Udp { rate: Rate, way: Way },
-    /// Streams of 50 packets a second beside one bulk flow in the same direction.
+    /// UDP streams of 50 packets a second each, at the same time as one bulk flow in the same direction.
     Voice { way: Way },
-    /// Echo requests beside one bulk flow.
+    /// ICMP echo requests at the same time as one bulk flow.
     Ping { way: Way },
-    /// A TCP flow outside the tunnel beside one inside.
+    /// One TCP flow inside the tunnel and another one outside the tunnel, at the same time on the same path.
     Native { way: Way },
-    /// Memory before and after a black-out of 5 s under load.
+    /// Memory use under load, before and after the path drops all frames for 5 s.
     Memory,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Rate {
 }
 
 impl Congestion {
-    /// Returns the kernel's name.
+    /// Returns the name by which the kernel knows this congestion control.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Cubic => "cubic",
@@ -64,17 +64,17 @@ impl Congestion {
 
     /// Fails if the kernel lacks this congestion control.
     pub(super) fn check(self) -> anyhow::Result<()> {
-        // Any TCP socket will do for the check. A listener needs no peer.
+        // The check needs any TCP socket. A listener needs no peer.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
         self.set(&listener)
     }
 }
 
 impl Rate {
-    /// Returns Mbit/s of payload. None if a share is asked for but the path has no rate, or if the path has no
-    /// room for the stream.
+    /// Returns the rate in Mbit/s of payload on a path with this capacity. None if the rate is a share and the path has no
+    /// capacity limit, or if a rate in Mbit/s exceeds `MOST` of the capacity.
     pub(super) fn on(self, path_mbit_per_s: Option<f64>) -> Option<f64> {
-        /// The largest part of the path's rate that the payload may have. The headers of tunnel and link need the rest.
+        /// The largest share of the path's capacity that the payload may use. The rest is for the headers of tunnel and link.
         const MOST: f64 = 0.8;
         match self {
             Self::Mbit(rate) => {
@@ -103,22 +103,22 @@ impl Test {
         pairs.concat().into_iter().chain([Self::Memory]).collect()
     }
 
-    /// Returns whether the test runs on a path if the user did not name the tests. Memory does not depend on the path,
-    /// so its test runs on one path only.
+    /// Returns whether the test runs on a path by default. The memory use hardly depends on the path, so `Memory` runs on one
+    /// path only.
     pub(super) fn runs_on(self, path: &str) -> bool {
         self != Self::Memory || path == "clean"
     }
 
     /// Returns the tests of the README's subset.
     pub(super) fn subset() -> Vec<Self> {
-        // All five names parse, as a test checks.
+        // A test checks that all five names parse.
         ["tcp1-down", "tcp1-up", "tcp8-down", "udp40", "ping-beside"]
             .iter()
             .filter_map(|name| name.parse().ok())
             .collect()
     }
 
-    /// Returns whether a figure of the test is in the table. The JSON has every figure.
+    /// Returns whether the table shows this figure of the test. The JSON has all figures.
     pub(super) fn shows(self, figure: Figure) -> bool {
         match self {
             Self::Tcp { flows: 1, .. } => !matches!(figure, Figure::QueueDropsPercent),
@@ -181,7 +181,7 @@ fn direction(way: Way) -> &'static str {
 impl FromStr for Test {
     type Err = String;
 
-    /// Parses a name. Without a direction, it means the test in the direction down.
+    /// Parses the name of a test. A name without a direction is the test in the direction down.
     fn from_str(name: &str) -> Result<Self, String> {
         let down = format!("{name}-down");
         let found = Self::all().into_iter().find(|test| [name, &down].contains(&test.name().as_str()));

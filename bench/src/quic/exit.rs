@@ -1,4 +1,4 @@
-//! The exit's process. It prints its address, then answers the requests on its standard input until the input ends.
+//! The exit's process. It prints its address and key, then answers the requests on its standard input until the input ends.
 
 use std::io::{BufRead as _, Write as _};
 
@@ -12,19 +12,19 @@ use super::{
     worker::{Role, WorkerHandle},
 };
 
-/// Serves until standard input ends, which it does when the client's process ends.
+/// Serves until standard input is closed. If the client's process ends, the kernel closes the pipe.
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let identity = PrivateKey::generate().context("cannot draw a key")?;
     let key = identity.public().to_string();
     let (started, start) = oneshot::channel();
     let worker = match WorkerHandle::start(options, Role::Exit { identity, started }) {
         Ok(worker) => worker,
-        // The client's process waits for a line on standard output, so the reason goes there.
+        // The client's process waits for an answer on standard output, so the error is sent as an answer.
         Err(error) => return say(&Answer::Failed(format!("{error:#}"))),
     };
     let address = start.blocking_recv().context("the exit has no address")?;
     say(&Answer::Listening(Listening { address, key }))?;
-    // When the input ends, dropping `worker` closes the connections.
+    // After this loop, dropping `worker` closes the connections.
     for line in std::io::stdin().lock().lines() {
         let line = line.context("cannot read standard input")?;
         let answer = match serde_json::from_str(&line) {

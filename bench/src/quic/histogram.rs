@@ -1,9 +1,10 @@
-//! How well sends and receives are batched: the share of calls by their number of UDP datagrams, in powers of two.
+//! A table of how many UDP datagrams each send and receive call carried. The rows are ranges that start at powers of two.
 
 use super::snapshot::Sockets;
 use crate::{report::Table, stats::share};
 
-/// Makes a table with a row for each range of datagrams, and its share of each side's sends and receives.
+/// Makes a table with a row for each range. It shows the share of calls whose number of datagrams is in the range, for sends and
+/// receives of both sides.
 pub(super) fn table(client: &Sockets, exit: &Sockets) -> Table {
     let columns = [
         by_power_of_two(&client.segments_per_send),
@@ -28,7 +29,7 @@ pub(super) fn table(client: &Sockets, exit: &Sockets) -> Table {
                 format!("{:.1} %", share(count, column.iter().sum()) * 100.0)
             }
         });
-        // A range that no side has used gets no row.
+        // A range without calls gets no row.
         if cells.iter().any(|cell| cell != "-") {
             let [a, b, c, d] = cells;
             table.row([range(place), a, b, c, d]);
@@ -37,8 +38,8 @@ pub(super) fn table(client: &Sockets, exit: &Sockets) -> Table {
     table
 }
 
-/// Adds up counts in ranges: index i of the result has the sum of the counts of 2^i to 2^(i+1) - 1. The histogram of
-/// receives has the same ranges.
+/// Sums counts by range: index i of the result is the sum of the counts of 2^i to 2^(i+1) - 1 datagrams. The histogram of
+/// receives already has these ranges.
 fn by_power_of_two(by_number: &[u64]) -> Vec<u64> {
     let mut places = Vec::new();
     // No send has 0 datagrams, and 0 has no logarithm.
@@ -52,7 +53,7 @@ fn by_power_of_two(by_number: &[u64]) -> Vec<u64> {
     places
 }
 
-/// Formats the range of datagrams that an index stands for.
+/// Formats the range of an index, 2^i to 2^(i+1) - 1.
 fn range(place: usize) -> String {
     if place == 0 { "1".to_owned() } else { format!("{}-{}", 1_u64 << place, (2_u64 << place) - 1) }
 }

@@ -15,7 +15,7 @@ use warren_quic::{
 
 use crate::way::Ways;
 
-/// Options of both sides. Has 23 fields because each is an option of the command line.
+/// Options that both sides use. It has 23 fields because each is an option of the command line.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub(crate) struct Options {
     /// What carries the payload: unreliable datagrams, as in Warren, or one reliable stream per connection
@@ -105,7 +105,7 @@ pub(crate) enum Mode {
 }
 
 impl Options {
-    /// Refuses values that clap cannot check.
+    /// Returns an error for values that clap cannot check.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         for (name, seconds, least) in [("--seconds", self.seconds, 0.1), ("--warm-up", self.warm_up, 0.0)] {
             if !(least..=3_600.0).contains(&seconds) {
@@ -134,11 +134,11 @@ impl Options {
             congestion: self.congestion.into(),
             cipher: self.cipher,
             stream_window: match self.mode {
-                // The window is an option of streams only. Without them, Warren's own value stays.
+                // `--stream-window` applies only to streams. In datagram mode, Warren's default applies.
                 Mode::Datagrams => TransportSettings::default().stream_window,
                 Mode::Stream => self.stream_window,
             },
-            // With equal bounds there is no MTU to discover.
+            // If the initial MTU equals the maximum, path MTU discovery sends no probes.
             initial_mtu: self.mtu,
             min_mtu: self.mtu,
             max_mtu: self.mtu,

@@ -1,4 +1,4 @@
-//! The result of a run of `quic`, from both sides' counters before and after.
+//! The result of a run of `quic`, computed from both sides' counters before and after the measurement.
 
 use std::fmt;
 
@@ -23,23 +23,24 @@ pub(super) struct Run {
     pub(super) settled: (Snapshot, Snapshot),
 }
 
-/// The result. The figures that `ab` looks for are at the top.
+/// The result. The figures that `ab` reads are top-level keys of the JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
     benchmark: &'static str,
     /// The commit of this repository's tree.
     commit: String,
-    /// Payload that arrived, by the receiver's count and clock. With `--direction both`, the sum of both ways.
+    /// Received payload per second, by the receiver's count and clock. With `--direction both`, the sum of both directions.
     goodput_mbit_per_s: f64,
-    /// Datagrams that arrived, per second. In stream mode, UDP datagrams.
+    /// QUIC datagrams received per second. In stream mode, UDP datagrams received per second.
     packets_per_s: f64,
     #[serde(flatten)]
     cost: Cost,
     #[serde(flatten)]
     acknowledgements: Acknowledgements,
-    /// QUIC packets that the senders declared lost.
+    /// QUIC packets that the senders declared lost (RFC 9002).
     packets_lost: u64,
-    /// Datagrams that connections accepted but no application received, over the whole run. None in stream mode.
+    /// Datagrams that the senders' connections accepted but that did not reach the other side's application, over the whole run.
+    /// None in stream mode.
     datagrams_missing: Option<u64>,
     rtt_ms: Option<Rtt>,
     client: SideOutcome,
@@ -48,7 +49,7 @@ pub(super) struct Outcome {
     machine: Machine,
 }
 
-/// CPU time of whole processes. If both sides send and receive, only the sum is known.
+/// CPU time of the two processes. With `--direction both`, each process sends and receives, so only the sum is given.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Cost {
     /// Per cent of one core.
@@ -60,12 +61,12 @@ struct Cost {
     cpu_seconds_per_gb: Option<f64>,
 }
 
-/// What the receivers sent for each UDP datagram of the senders.
+/// The number of acknowledgements, relative to the number of UDP datagrams of the senders.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Acknowledgements {
     /// ACK frames for each UDP datagram of the senders.
     acks_per_data_packet: Option<f64>,
-    /// UDP datagrams of the receiver for each one of the sender. A receiver that sends no payload sends only
+    /// UDP datagrams that the receiver sent for each UDP datagram of the sender. A receiver that sends no payload sends only
     /// acknowledgements.
     ack_only_per_data_packet: Option<f64>,
 }
@@ -84,20 +85,20 @@ impl Outcome {
         let at_client = delivered(&run.start.0, &run.end.0);
         let at_exit = delivered(&run.start.1, &run.end.1);
         let carried = float(at_client.bytes + at_exit.bytes);
-        // Each side's CPU time is divided by all payload, so that both figures add up to the cost of a GB.
+        // Each side's CPU time is divided by the payload of both directions, so that the sum of both figures is the cost of a GB.
         let client = SideOutcome::new(&run.start.0, &run.end.0, carried);
         let exit = SideOutcome::new(&run.start.1, &run.end.1, carried);
         let direction = options.direction;
         let [to_client, to_exit] = match options.mode {
             Mode::Datagrams => [at_client.datagrams, at_exit.datagrams],
-            // A side that only sends receives only acknowledgements, which do not count.
+            // A side that only sends payload receives only acknowledgements, so its received datagrams do not count.
             Mode::Stream => [
                 if direction.is_down() { client.totals.udp_datagrams_received } else { 0 },
                 if direction.is_up() { exit.totals.udp_datagrams_received } else { 0 },
             ],
         };
         let rate = |count: u64, side: &SideOutcome| float(count) / side.usage.seconds;
-        // With both directions, the client's samples stand for both.
+        // With `--direction both`, the client's samples are used.
         let sender = if direction.is_up() { &run.end.0 } else { &run.end.1 };
         Self {
             benchmark: "quic",
@@ -200,7 +201,7 @@ impl Acknowledgements {
         let (data_packets, acks, ack_only) = match direction {
             Ways::Up => (client.udp_datagrams_sent, exit.acks_sent, Some(exit.udp_datagrams_sent)),
             Ways::Down => (exit.udp_datagrams_sent, client.acks_sent, Some(client.udp_datagrams_sent)),
-            // Acknowledgements travel with data here, so datagrams that have only acknowledgements cannot be counted.
+            // Here, datagrams carry both payload and acknowledgements, so datagrams with only acknowledgements cannot be counted.
             Ways::Both => {
                 (client.udp_datagrams_sent + exit.udp_datagrams_sent, client.acks_sent + exit.acks_sent, None)
             }

@@ -1,4 +1,4 @@
-//! The exit's process, as the client sees it. Requests and answers are one line of JSON each.
+//! The client's handle of the exit's process. Requests and answers are one line of JSON each.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -47,10 +47,10 @@ impl Listening {
     }
 }
 
-/// The exit's process. Dropping it ends the process.
+/// The exit's process. Dropping this value ends the process.
 pub(super) struct Remote {
     child: Child,
-    /// Closing it makes the exit stop.
+    /// The exit's standard input. Closing it makes the exit stop.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     pub(super) listening: Listening,
@@ -64,7 +64,7 @@ impl Remote {
     }
 
     pub(super) fn spawn(command: &mut Command) -> anyhow::Result<Self> {
-        // Standard error stays as it is, so that the user sees the exit's messages.
+        // The exit inherits standard error, so that the user sees its messages.
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let mut output = BufReader::new(output.context("the exit has no standard output")?);
@@ -75,7 +75,7 @@ impl Remote {
             output,
             listening: Listening { address: ([0; 4], 0).into(), key: String::new() },
         };
-        // `remote` exists before the answer is checked, so that an error drops it, which ends the exit.
+        // `remote` is made before the answer is checked, so that an early return drops it, which ends the exit.
         let Answer::Listening(listening) = answer? else { bail!(OTHER) };
         remote.listening = listening;
         Ok(remote)
@@ -91,7 +91,7 @@ impl Remote {
         Ok(*snapshot)
     }
 
-    /// Waits for the exit to end by itself.
+    /// Closes the exit's standard input and waits for the process to end.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
         self.input = None;
         let start = Instant::now();

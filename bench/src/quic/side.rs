@@ -10,13 +10,13 @@ use crate::{report::number_or_dash, stats::float, usage::Usage};
 pub(super) struct SideOutcome {
     pub(super) usage: Usage,
     pub(super) cpu_percent: f64,
-    /// CPU time for each GB of payload, in either direction.
+    /// CPU time of this side for each GB of payload. The payload is that of both directions.
     pub(super) cpu_seconds_per_gb: Option<f64>,
     pub(super) peak_rss_kib: Option<u64>,
     pub(super) segments_per_send: Option<f64>,
     pub(super) datagrams_per_receive: Option<f64>,
     pub(super) totals: Totals,
-    /// The histograms behind both means, and the sockets' other counters.
+    /// The histograms from which both means are computed, and the sockets' other counters.
     pub(super) sockets: Sockets,
 }
 
@@ -25,7 +25,7 @@ impl SideOutcome {
         let usage = start.mark.until(&end.mark);
         let totals = end.totals.since(&start.totals);
         let sockets = end.sockets.since(&start.sockets);
-        // A side that did not send or receive has no mean.
+        // Without calls there is no mean.
         let per = |count: u64, calls: u64| (calls > 0).then(|| float(count) / float(calls));
         Self {
             cpu_percent: usage.cpu_percent(),

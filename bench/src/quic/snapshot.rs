@@ -1,4 +1,4 @@
-//! One side's counters at one moment, in a form that the exit's process sends to the client's.
+//! One side's counters at one moment. The exit's process sends them to the client's process as JSON.
 
 use serde::{Deserialize, Serialize};
 use warren_quic::driver::{ConnectionStats, SocketStats};
@@ -10,9 +10,9 @@ use crate::usage::Mark;
 pub(crate) struct Snapshot {
     pub(crate) mark: Mark,
     pub(crate) peak_rss_kib: Option<u64>,
-    /// Payload that reached the application here. Goodput is computed from it.
+    /// Payload that this side's application received. Goodput is computed from this count.
     pub(crate) delivered: Count,
-    /// Payload that the connections accepted here.
+    /// Payload that this side's connections accepted for sending.
     pub(crate) accepted: Count,
     pub(crate) totals: Totals,
     pub(crate) sockets: Sockets,
@@ -21,7 +21,7 @@ pub(crate) struct Snapshot {
     pub(crate) connections: usize,
 }
 
-/// Datagrams, or pieces of streams, and their bytes.
+/// A number of datagrams, or of chunks of a stream, and their bytes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Count {
     pub(crate) datagrams: u64,
@@ -35,7 +35,7 @@ impl Count {
     }
 
     pub(crate) fn since(&self, earlier: &Self) -> Self {
-        // These counts only grow, so the differences are not negative.
+        // Counts never decrease, so the subtraction does not overflow.
         Self { datagrams: self.datagrams - earlier.datagrams, bytes: self.bytes - earlier.bytes }
     }
 }
@@ -92,9 +92,9 @@ impl Totals {
 /// Sums over all sockets of a side.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Sockets {
-    /// Index i counts sends of i datagrams.
+    /// The value at index i is the number of send calls with i datagrams.
     pub(crate) segments_per_send: Vec<u64>,
-    /// Index i counts receives of 2^i to 2^(i+1) - 1 datagrams.
+    /// The value at index i is the number of receive calls with 2^i to 2^(i+1) - 1 datagrams.
     pub(crate) datagrams_per_receive: Vec<u64>,
     pub(crate) would_block: u64,
     pub(crate) unsegmented: u64,
@@ -136,9 +136,9 @@ impl Sockets {
     }
 }
 
-/// Subtracts `earlier` from `later`, index by index, and removes the zeros at the end.
+/// Subtracts `earlier` from `later` index by index, and removes trailing zeros.
 fn difference(later: &[u64], earlier: &[u64]) -> Vec<u64> {
-    // The earlier list may be shorter, because the list grows with the largest batch.
+    // `earlier` may be shorter, because a list grows when a larger batch occurs.
     let earlier = earlier.iter().copied().chain(std::iter::repeat(0));
     let mut counts: Vec<u64> =
         later.iter().zip(earlier).map(|(now, before)| now.saturating_sub(before)).collect();

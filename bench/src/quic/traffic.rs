@@ -1,4 +1,5 @@
-//! The loop of one side: handle what arrived, then fill every connection. It has the shape of Warren's own worker.
+//! The loop of one side: it handles received packets, then gives every connection payload to send. It works like Warren's own
+//! worker.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -24,13 +25,13 @@ use super::{
 };
 use crate::usage::{Mark, peak_rss_kib};
 
-/// Datagrams are copied into slabs of this size, as the packet path does.
+/// Size of the buffers into which datagrams are copied. Warren's packet path copies packets in the same way.
 const ARENA: usize = 64 * 1024;
 /// Maximum number of datagrams for a connection in one turn.
 const DATAGRAMS_PER_TURN: usize = 256;
-/// Maximum number of writes to a connection's stream in one turn. Each fills the stream's backlog.
+/// Maximum number of writes to a connection's stream in one turn. Each write fills the stream's backlog.
 const WRITES_PER_TURN: usize = 4;
-/// Bytes that a datagram leaves free unless the user gives its size, so that an ACK fits beside it.
+/// Bytes that a datagram leaves free in its packet, so that an ACK frame fits too. Not used if the user gives the datagram size.
 const SLACK: usize = 32;
 const RTT_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -43,14 +44,14 @@ pub(super) enum Command {
     Stop,
 }
 
-/// The exit to connect to. The answer comes once all connections are up or one has failed.
+/// The exit to connect to. `done` gets the answer when all connections are established or one has failed.
 pub(super) struct Connect {
     pub(super) remote: SocketAddr,
     pub(super) exit_key: PublicKey,
     pub(super) done: oneshot::Sender<anyhow::Result<()>>,
 }
 
-/// Everything that one side's thread owns.
+/// The state of one side's thread.
 pub(super) struct Traffic {
     endpoint: Endpoint,
     options: Options,
@@ -63,10 +64,10 @@ pub(super) struct Traffic {
     arena: BytesMut,
     delivered: Count,
     accepted: Count,
-    /// The totals of connections that have ended.
+    /// The sum of the counters of connections that have ended.
     past: Totals,
     rtt: RttSampler,
-    /// Why the run is not valid.
+    /// The first error that makes the run invalid.
     failure: Option<String>,
     stopping: bool,
 }
@@ -74,7 +75,7 @@ pub(super) struct Traffic {
 /// Round-trip times of all connections, sampled at an interval.
 struct RttSampler {
     tick: Pin<Box<Interval>>,
-    /// Microseconds.
+    /// Round-trip times in microseconds.
     samples: Vec<u32>,
 }
 
@@ -84,19 +85,19 @@ struct Link {
     blocked: bool,
 }
 
-/// Whether a connection accepts more payload.
+/// Whether a connection accepts more payload after it was filled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Filled {
-    /// It accepts more at once.
+    /// The connection accepts more immediately.
     More,
-    /// It accepts more after an event.
+    /// The connection accepts more after it has reported an event.
     Blocked,
-    /// It accepts more once a part of its backlog has left. That wakes this thread, without an event.
+    /// The connection accepts more once a part of its backlog has been sent. Sending wakes this thread, but there is no event.
     Full,
 }
 
 impl Traffic {
-    /// Must be called inside the side's runtime, to which its timer belongs.
+    /// Must be called inside the side's runtime, because the timer belongs to it.
     pub(super) fn new(
         endpoint: Endpoint,
         options: Options,
@@ -110,7 +111,7 @@ impl Traffic {
             links: Vec::new(),
             sending: false,
             waiting: None,
-            // The source is as long as the longest datagram.
+            // The payload of each datagram is a slice of `source`, so `source` has the size of the largest datagram.
             source: vec![0x5a; usize::from(u16::MAX)],
             arena: BytesMut::with_capacity(ARENA),
             delivered: Count::default(),
@@ -133,12 +134,12 @@ impl Traffic {
         if self.stopping {
             return Poll::Ready(());
         }
-        // Received packets may free buffers, so they are handled before the buffers are filled.
+        // Received packets may free send buffers, so they are handled before the connections are filled.
         let mut busy = self.take_carrier(cx);
         busy |= self.fill_connections();
         self.endpoint.flush(cx);
         self.rtt.sample(cx, &self.endpoint, &self.links);
-        // Yielding between turns lets the transport's own tasks on this thread run.
+        // Yielding between turns lets the transport's tasks on this thread run.
         if busy {
             cx.waker().wake_by_ref();
         }
@@ -146,13 +147,13 @@ impl Traffic {
     }
 
     fn take_commands(&mut self, cx: &mut Context<'_>) {
-        // Polling until pending registers the waker for the next command.
+        // Polling until `Pending` registers the waker for the next command.
         while let Poll::Ready(command) = self.commands.poll_recv(cx) {
             match command {
                 Some(Command::Connect(connect)) => self.connect(connect),
                 Some(Command::Send(on)) => self.sending = on,
                 Some(Command::Snapshot(answer)) => drop(answer.send(self.snapshot())),
-                // Without a handle, nobody could stop this thread later.
+                // `None` means that the handle is gone, so no stop command can come.
                 Some(Command::Stop) | None => {
                     self.stopping = true;
                     return;
@@ -166,7 +167,7 @@ impl Traffic {
             match self.connect_one(&connect) {
                 Ok(connection) => self.links.push(Link { connection, connected: false, blocked: false }),
                 Err(error) => {
-                    // Nobody waits for the answer if the run was cancelled meanwhile.
+                    // Sending fails if the caller was cancelled and no longer waits for the answer.
                     drop(connect.done.send(Err(error)));
                     return;
                 }
@@ -188,7 +189,7 @@ impl Traffic {
         if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
             return false;
         }
-        // Taken out, because handling an event borrows all of `self`.
+        // `inbox` is moved out of `self`, because handling an event borrows all of `self`.
         let mut inbox = std::mem::take(&mut self.inbox);
         for event in inbox.events.drain(..) {
             self.take_event(event);
@@ -208,7 +209,7 @@ impl Traffic {
                         link.connected = true;
                         self.open_stream(connection);
                     }
-                    // An exit learns of a connection only by this event.
+                    // This is how an exit learns of a new connection.
                     None => self.links.push(Link { connection, connected: true, blocked: false }),
                 }
                 if self.links.iter().all(|link| link.connected)
@@ -231,17 +232,18 @@ impl Traffic {
                 if let Some(connect) = self.waiting.take() {
                     drop(connect.done.send(Err(anyhow::anyhow!(failure.clone()))));
                 }
-                // Keeps the first failure, because later ones may follow from it.
+                // Only the first failure is kept, because later failures may be its consequences.
                 self.failure.get_or_insert(failure);
             }
             // In stream mode, the payload travels on the connection's control stream.
             Event::Control { data, .. } => self.delivered.add(data.len()),
-            // A peer that is silent for a while does not matter. A connection that ends is handled above.
+            // The benchmark ignores whether a peer is silent for a while. The end of a connection is handled above.
             Event::Answers { .. } => {}
         }
     }
 
-    /// Opens the client's stream. The exit learns of it by the first byte, and either side may then send on it.
+    /// Opens the client's stream. The exit learns of the stream when its first byte arrives. After that, both sides can send on
+    /// the stream.
     fn open_stream(&mut self, connection: ConnectionId) {
         const HELLO: [u8; 1] = [0];
         if self.options.mode == Mode::Stream {
@@ -254,12 +256,12 @@ impl Traffic {
         }
     }
 
-    /// Fills all connections, and returns whether one would accept more at once.
+    /// Fills all connections, and returns whether any of them would immediately accept more.
     fn fill_connections(&mut self) -> bool {
         if !self.sending {
             return false;
         }
-        // Taken out, because filling a connection borrows all of `self`.
+        // `links` is moved out of `self`, because filling a connection borrows all of `self`.
         let mut links = std::mem::take(&mut self.links);
         let mut more = false;
         for link in links.iter_mut().filter(|link| link.connected && !link.blocked) {
@@ -307,7 +309,7 @@ impl Traffic {
     fn fill_stream(&mut self, connection: ConnectionId) -> anyhow::Result<Filled> {
         for _ in 0..WRITES_PER_TURN {
             let Some(backlog) = self.endpoint.control_backlog(connection) else { return Ok(Filled::Full) };
-            // A write of only a few bytes costs as much as a large one.
+            // A small write costs as much as a large one, so the backlog must be at least half empty.
             if backlog > MAX_CONTROL_BACKLOG / 2 {
                 return Ok(Filled::Full);
             }
@@ -354,20 +356,20 @@ impl RttSampler {
 
     fn sample(&mut self, cx: &mut Context<'_>, endpoint: &Endpoint, links: &[Link]) {
         let mut is_due = false;
-        // Polling until pending registers the waker for the next tick.
+        // Polling until `Pending` registers the waker for the next tick.
         while self.tick.poll_tick(cx).is_ready() {
             is_due = true;
         }
         if is_due {
             let rtt = |link: &Link| endpoint.stats(link.connection).map(|stats| stats.rtt.as_micros());
             let micros = links.iter().filter_map(rtt);
-            // 2^32 microseconds are more than an hour.
+            // 2^32 microseconds are more than an hour, so the fallback is not used.
             self.samples.extend(micros.map(|micros| u32::try_from(micros).unwrap_or(u32::MAX)));
         }
     }
 }
 
-/// Copies a payload, as the packet path copies each packet out of the TUN's buffer.
+/// Copies a payload, because Warren's packet path also copies each packet out of the TUN's read buffer.
 fn copy(arena: &mut BytesMut, payload: &[u8]) -> Bytes {
     if arena.capacity() < payload.len() {
         arena.reserve(ARENA.max(payload.len()));

@@ -1,4 +1,4 @@
-//! A side's thread with a runtime, an endpoint and its traffic, and the handle that commands it.
+//! The thread of a side, which has a runtime, an endpoint and the traffic, and the handle that sends commands to the thread.
 
 use std::{net::SocketAddr, thread::JoinHandle, time::Duration};
 
@@ -15,22 +15,22 @@ use super::{
 };
 use crate::namespace::Namespace;
 
-/// The same value as a Warren worker's, so that both poll their sockets equally often.
+/// tokio's `event_interval`. A Warren worker has the same value, so both poll their sockets equally often.
 const EVENT_INTERVAL: u32 = 16;
-/// Longest time of all handshakes together.
+/// Longest time until all handshakes are complete.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The side of a worker.
 pub(super) enum Role {
     Client,
-    /// Listens with its own key.
+    /// Listens for connections, and authenticates itself with this key.
     Exit {
         identity: PrivateKey,
         started: oneshot::Sender<SocketAddr>,
     },
 }
 
-/// The handle of a side's thread. Dropping it closes the connections and waits for the thread to end.
+/// The handle of a side's thread. Dropping the handle closes the connections and waits for the thread to end.
 pub(super) struct WorkerHandle {
     commands: mpsc::UnboundedSender<Command>,
     thread: Option<JoinHandle<()>>,
@@ -61,7 +61,7 @@ impl WorkerHandle {
         let (done, mut answer) = oneshot::channel();
         self.tell(Command::Connect(Connect { remote: exit.address, exit_key: exit.key()?, done }))?;
         let start = std::time::Instant::now();
-        // It polls because a blocking receive has no timeout.
+        // This loop polls the channel, because a blocking receive has no timeout.
         while start.elapsed() < CONNECT_TIMEOUT {
             match answer.try_recv() {
                 Ok(result) => return result.with_context(|| format!("cannot connect to {}", exit.address)),
@@ -114,7 +114,7 @@ fn run(
             .build()
             .context("cannot start a runtime")
     });
-    // The caller of `start` waits for this answer.
+    // An error is sent through `started`, because `start` waits for its answer.
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return drop(started.send(Err(error))),
@@ -153,9 +153,9 @@ fn endpoint(options: &Options, role: Role) -> anyhow::Result<Endpoint> {
         Role::Exit { identity, started } => {
             let socket = options.bind(options.address)?;
             let address = socket.local_addr()?;
-            // The key of stateless resets is fixed, because both ends belong to one benchmark.
+            // The key of stateless reset tokens is fixed, because it need not be secret in a benchmark.
             let endpoint = Endpoint::exit(options.settings(), vec![identity], vec![socket], [0x77; 64])?;
-            // Nobody waits for the address if the caller has given up.
+            // Sending fails if the caller no longer waits for the address.
             let _ = started.send(address);
             Ok(endpoint)
         }

@@ -1,11 +1,11 @@
-//! The source that a result was measured with.
+//! The commit that was measured.
 
 use std::process::{Command, Stdio};
 
-/// Returns the commit of this repository's tree, and whether source files differ from it: "commit 7952d9ec6938, changed".
+/// Returns the commit of this repository, and whether source files differ from it, as in "commit 7952d9ec6938, changed".
 pub(crate) fn commit() -> String {
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown commit".to_owned() };
-    // Results and plots in the tree do not change any program.
+    // Changed results and plots are ignored, because they do not affect the programs.
     let changes =
         git(&["status", "--porcelain", "--untracked-files=no", "--", "*.rs", "*.toml", "*.lock", "*.patch"]);
     let changed = changes.is_none_or(|changes| !changes.is_empty());
@@ -13,7 +13,7 @@ pub(crate) fn commit() -> String {
 }
 
 fn git(arguments: &[&str]) -> Option<String> {
-    // Lets root read a tree that another user owns.
+    // `safe.directory=*` lets root read a repository that another user owns.
     let common = ["-c", "safe.directory=*", "-C", concat!(env!("CARGO_MANIFEST_DIR"), "/..")];
     let output = Command::new("git").args(common).args(arguments).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

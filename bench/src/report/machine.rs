@@ -10,10 +10,9 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) kernel: String,
-    /// TCP's congestion control. New namespaces inherit it.
+    /// The host's default TCP congestion control, which new namespaces inherit.
     pub(crate) tcp: String,
-    /// The load average of the last minute. Any load that the benchmark itself does not cause comes from other
-    /// programs.
+    /// The load average of the last minute. It shows whether other programs are running.
     pub(crate) load: String,
 }
 

@@ -16,7 +16,7 @@ use crate::{
     vpn::{peers::Installed, process, topology::Topology},
 };
 
-/// Longest wait for the answer of `warren status`.
+/// Longest run time of `warren status`.
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// One side of the tunnel.
@@ -24,9 +24,9 @@ const ANSWER: Duration = Duration::from_secs(20);
 pub(super) struct Daemon<'a> {
     host: &'a Namespace,
     program: String,
-    /// The parent of its configuration, runtime and state directories.
+    /// The parent directory of the daemon's configuration, runtime and state directories.
     directory: PathBuf,
-    /// Its log, or a directory that contains its logs.
+    /// The daemon's log file, or a directory that contains its log files.
     logs: PathBuf,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Counters {
     transport_drops: BTreeMap<String, u64>,
 }
 
-/// Two values that must be equal.
+/// One equation of docs/counters.md: two sums of counters that must be equal.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub(super) struct Sum {
     pub(super) name: &'static str,
@@ -47,16 +47,16 @@ pub(super) struct Sum {
     pub(super) right: u64,
 }
 
-/// A daemon's counters and warnings at the end.
+/// A daemon's counters and warnings at the end of the run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Balance {
     pub(super) sums: Vec<Sum>,
     pub(super) drops: BTreeMap<String, u64>,
     pub(super) quic_datagrams_sent: u64,
     pub(super) quic_datagrams_received: u64,
-    /// Number of WARN and ERROR lines in its log.
+    /// Number of WARN and ERROR lines in the daemon's log.
     pub(super) warnings: usize,
-    /// The first few of them.
+    /// The first few WARN and ERROR lines.
     pub(super) first_warnings: Vec<String>,
 }
 
@@ -64,19 +64,19 @@ impl<'a> Daemon<'a> {
     pub(super) fn client(topology: &'a Topology, installed: &Installed) -> anyhow::Result<Self> {
         let directory = topology.path().join("client");
         let program = installed.program(0)?.to_owned();
-        // The client's daemon is not a child of the benchmark. It writes a log below its own directories.
+        // The client's daemon is not a child of the benchmark, so its log is in a file below its own directories.
         Ok(Self { host: &topology.client, program, logs: directory.clone(), directory })
     }
 
     pub(super) fn exit(topology: &'a Topology, installed: &Installed) -> anyhow::Result<Self> {
         let program = installed.program(0)?.to_owned();
-        // The exit's output goes to this file.
+        // The benchmark writes the exit's output to this file.
         let logs = topology.path().join("warren-exit.log");
         Ok(Self { host: &topology.exit, program, directory: topology.path().join("exit"), logs })
     }
 
     pub(super) fn counters(&self, interrupt: &Interrupt) -> anyhow::Result<Counters> {
-        // The directories with which `vpn` has started the daemon.
+        // These are the directories with which `vpn` has started the daemon.
         let option = |name: &str| format!("--{name}-dir={}", self.directory.join(name).display());
         let mut command = self.host.command(&self.program);
         command.args(["config", "runtime", "state"].map(option)).args(["status", "--json"]);
@@ -104,11 +104,11 @@ impl Counters {
     }
 
     fn total(&self, name: &str) -> u64 {
-        // A counter that is missing counts as 0. `Balance::holds` refuses sums of 0.
+        // A missing counter counts as 0. `Balance::holds` fails if a sum is 0.
         self.totals.get(name).copied().unwrap_or(0)
     }
 
-    /// Returns the drops by reason. Reasons without drops are left out.
+    /// Returns the number of drops for each reason that has drops.
     fn drops(&self) -> BTreeMap<String, u64> {
         let mut drops = BTreeMap::new();
         for (reason, &count) in
@@ -121,7 +121,7 @@ impl Counters {
         drops
     }
 
-    /// Returns the sums of docs/counters.md. The last two hold only while nothing is in flight.
+    /// Returns the sums of docs/counters.md. The last two are equal only when no packets are in flight.
     fn sums(&self) -> Vec<Sum> {
         let all = |drops: &BTreeMap<String, u64>| drops.values().sum::<u64>();
         let of = |reason: &str| self.transport_drops.get(reason).copied().unwrap_or(0);
@@ -167,7 +167,7 @@ impl fmt::Display for Sum {
 
 impl Balance {
     pub(super) fn holds(&self) -> bool {
-        // The sums of an unused tunnel are 0 on both sides, so they would prove nothing.
+        // In an unused tunnel, all sums are 0 and so equal, which would prove nothing.
         self.sums.iter().all(Sum::holds) && self.sums.iter().all(|sum| sum.left > 0)
     }
 
@@ -186,7 +186,7 @@ fn log(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     for entry in fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))? {
         let path = entry.context("cannot read a directory")?.path();
-        // The same directories have keys and configurations, which are not read.
+        // The directories also contain keys and configurations. Only files that end with `.log` are read.
         if path.is_dir() || path.extension().is_some_and(|extension| extension == "log") {
             text.push_str(&log(&path)?);
         }

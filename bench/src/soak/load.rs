@@ -25,19 +25,19 @@ pub(super) const FLOWS: u32 = 4;
 /// The share of UDP in the load.
 const UDP_SHARE: f64 = 0.1;
 const UDP_PAYLOAD: u16 = 1_200;
-/// The port of the short connections. It differs from iperf3's ports.
+/// The port of the short connections, which iperf3 does not use.
 const PORT: u16 = 5_300;
 /// Pause between two short connections.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Bytes that each short connection sends and must get back.
 const ECHO: usize = 16_384;
-/// Longest time of an echo. Only a tunnel that is stuck takes longer.
+/// Timeout of an echo. An echo takes longer only if the tunnel carries no packets.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Extra time for iperf3, which ends slowly under load.
+/// Time that iperf3 may run beyond its duration, because it ends slowly under load.
 const SLACK: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The traffic that was sent, and the traffic that arrived.
+/// The traffic that was sent and the traffic that arrived.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Carried {
     pub(super) tcp_offered_mbit_per_s: f64,
@@ -48,12 +48,12 @@ pub(super) struct Carried {
     pub(super) udp_received: u64,
     pub(super) connections: u64,
     pub(super) connections_failed: u64,
-    /// Connections that got back other bytes than they sent.
+    /// Number of connections that received different bytes than they sent.
     pub(super) connections_damaged: u64,
 }
 
-/// Sends to the exit at a rate for a time. Meanwhile, calls `watch` with a function that returns whether data still
-/// flows.
+/// Sends to the exit at a rate for a time. At the same time, it calls `watch` with a function that returns whether the load is
+/// still running.
 pub(super) fn carry_while<T>(
     bed: &Bed<'_>,
     mbit_per_s: f64,
@@ -61,10 +61,10 @@ pub(super) fn carry_while<T>(
     watch: impl FnOnce(&dyn Fn() -> bool) -> anyhow::Result<T>,
 ) -> anyhow::Result<(T, Carried)> {
     let (udp_mbit_per_s, tcp_mbit_per_s) = (mbit_per_s * UDP_SHARE, mbit_per_s * (1.0 - UDP_SHARE));
-    // Ends the load early, after an interrupt or an error of `watch`.
+    // Setting `halt` ends the load early, after an interrupt or an error of `watch`.
     let halt = Interrupt::default();
     let (stop, stop_echo) = (Interrupt::default(), Interrupt::default());
-    // The listener is bound before the threads start, so that the first connection finds it.
+    // The listener is bound before the threads start, so that the first connection is not refused.
     let listener = {
         let address = bed.tunnel.client_address.clone();
         let listen = move || TcpListener::bind((address.as_str(), PORT)).context("cannot listen");
@@ -75,7 +75,7 @@ pub(super) fn carry_while<T>(
         let tcp = scope.spawn(|| tcp(bed, tcp_mbit_per_s, time, &halt));
         let udp = scope.spawn(|| udp(bed, udp_mbit_per_s, time, &halt));
         let echo = scope.spawn(|| echo(&listener, &stop_echo));
-        // Like the other load, these connections are opened from the exit to the client.
+        // As for the other load, the exit's host opens these connections to the client's host.
         let churn = scope.spawn(|| {
             // `Namespace::enter` would need a closure that borrows nothing.
             bed.topology.exit.enter_here()?;
@@ -86,12 +86,12 @@ pub(super) fn carry_while<T>(
             halt.set();
         }
         let (tcp, udp) = (finished(tcp.join()), finished(udp.join()));
-        // The echo still runs until the last connection has its bytes back.
+        // The echo server stops only after the last connection has ended.
         stop.set();
         let churn = finished(churn.join());
         stop_echo.set();
         let echo = finished(echo.join());
-        // All threads have ended by now, so errors may be returned.
+        // All threads have ended, so errors can be returned.
         let watched = watched?;
         bed.interrupt.check()?;
         let ((received_mbit_per_s, tcp_retransmits), (udp_sent, udp_received), churn) = (tcp?, udp?, churn?);
@@ -111,11 +111,11 @@ pub(super) fn carry_while<T>(
     })
 }
 
-/// Returns the received rate in Mbit/s and the number of retransmissions.
+/// Sends TCP with iperf3, and returns the received rate in Mbit/s and the number of retransmissions.
 fn tcp(bed: &Bed<'_>, mbit_per_s: f64, time: Duration, halt: &Interrupt) -> anyhow::Result<(f64, u64)> {
     let address = &bed.tunnel.client_address;
     let mut command = iperf_client(bed.topology, address, time.as_secs().max(1), FLOWS);
-    // iperf3 applies --bitrate to each flow on its own.
+    // iperf3 applies --bitrate to each flow, so the rate is divided by the number of flows.
     command.args([
         "--reverse",
         "--interval",
@@ -134,7 +134,7 @@ fn of_iperf(json: &str) -> anyhow::Result<(f64, u64)> {
     Ok((rate.context("iperf3 printed no rate")? / 1e6, retransmits.unwrap_or(0)))
 }
 
-/// Returns the numbers of packets sent and received.
+/// Sends UDP with iperf3, and returns the numbers of packets sent and received.
 fn udp(bed: &Bed<'_>, mbit_per_s: f64, time: Duration, halt: &Interrupt) -> anyhow::Result<(u64, u64)> {
     let per_second = mbit_per_s * 1e6 / 8.0 / f64::from(UDP_PAYLOAD);
     let (client, exit) = (&bed.tunnel.client_address, &bed.tunnel.exit_address);
@@ -149,7 +149,7 @@ fn echo(listener: &TcpListener, stop: &Interrupt) -> anyhow::Result<()> {
     listener.set_nonblocking(true).context("cannot set up the listener")?;
     while !stop.is_set() {
         match listener.accept() {
-            // `churn`, at the other end, counts the failures.
+            // Failures are ignored here, because `churn` counts them at the other end.
             Ok((stream, _)) => drop(give_back(stream)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK),
             Err(error) => return Err(error).context("cannot accept connections"),
@@ -167,13 +167,13 @@ fn give_back(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(&bytes)
 }
 
-/// Makes short connections, and returns their counts.
+/// Makes short connections one after another, and returns how many succeeded, failed and were damaged.
 fn churn(to: SocketAddr, stop: &Interrupt) -> Carried {
     let mut churn = Carried::default();
     let mut number = 0_u8;
     while !stop.is_set() {
         number = number.wrapping_add(1);
-        // The bytes differ from one connection to the next, so that another connection's bytes would be noticed.
+        // Each connection sends different bytes, so that bytes of another connection are detected.
         let sent: Vec<u8> = (0..ECHO).map(|at| number.wrapping_add(at.to_le_bytes()[0])).collect();
         match exchange(to, &sent) {
             Ok(received) => {

@@ -63,7 +63,7 @@ impl ProcessSample {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
         Ok(Self {
-            // A zombie still has a status file, but without this field.
+            // The status file of a zombie does not have this field.
             rss_kib: status_field(&status, "VmRSS:").context("it has no memory left")?,
             descriptors: u64::try_from(descriptors)?,
             threads: status_field(&status, "Threads:").context("it has no threads left")?,
@@ -82,7 +82,7 @@ mod tests {
         let files: Vec<_> = (0..50).map(|_| fs::File::open("/proc/self/status").unwrap()).collect();
         let after = ProcessSample::of(std::process::id()).unwrap();
         drop(files);
-        // Other tests of this process open and close descriptors too.
+        // Other tests of this process open and close descriptors at the same time, so the numbers are not exact.
         assert!(after.descriptors > before.descriptors + 20, "{before:?} {after:?}");
         assert!(ProcessSample::of(u32::MAX).is_err());
     }

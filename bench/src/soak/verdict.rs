@@ -10,34 +10,35 @@ use super::{
 };
 use crate::stats::float;
 
-/// The share of the run that is warm-up, and its maximum.
+/// The warm-up as a share of the run, and its maximum in seconds.
 const WARM_UP_SHARE: f64 = 0.2;
 const WARM_UP_SECONDS: f64 = 60.0;
-/// The share by which the peak of memory may exceed the first sample after warm-up.
+/// The share by which the peak memory use may exceed that of the first sample after warm-up.
 const GROWTH_SHARE: f64 = 0.1;
-/// The limit for growth by the hour, as the slope of the line through the samples after warm-up.
+/// The limit for the growth of memory in MiB per hour. The growth is the slope of the regression line through the samples after
+/// warm-up.
 const GROWTH_MIB_PER_HOUR: f64 = 1.0;
-/// The shortest run whose growth per hour is judged: half an hour, minus the seconds after its last sample. In ten minutes, a
-/// single step of 150 KiB would exceed the limit.
+/// The shortest run whose growth per hour is judged: half an hour, minus the time after the last sample. In a run of ten minutes,
+/// a single step of 150 KiB would exceed the limit.
 const GROWTH_SECONDS: f64 = 1_780.0;
-/// The share of the capacity that must be left after the load. The machine itself varies by less.
+/// The capacity after the load must be at least this share of that before the load. The speed of the machine varies by less.
 const LEFT_SHARE: f64 = 0.5;
-/// The share of the offered TCP that must arrive. 70 % of the capacity is not an overload.
+/// The share of the offered TCP traffic that must arrive. The default load of 70 % of the capacity is not an overload.
 const CARRIED_SHARE: f64 = 0.9;
 
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Verdict {
     pub(super) passed: bool,
-    /// The verdict with its figures.
+    /// The verdict and its figures as text.
     pub(super) sentence: String,
-    /// The slope of the line through the samples after warm-up.
+    /// The slope of the regression line through the samples after warm-up.
     pub(super) client_growth_mib_per_hour: f64,
     pub(super) exit_growth_mib_per_hour: f64,
-    /// Whether the run was long enough to judge the growth by the hour.
+    /// Whether the run was long enough to judge the growth per hour.
     pub(super) growth_is_judged: bool,
 }
 
-/// Judges a soak. `before` and `after` are the capacity in Mbit/s before and after the load, which was a share of `before`.
+/// Judges a soak. `before` and `after` are the capacity in Mbit/s before and after the load.
 pub(super) fn judge(
     samples: &[Sample],
     [before, after]: [f64; 2],
@@ -68,7 +69,7 @@ pub(super) fn judge(
     faults.extend(faults_of_load([before, after], carried));
 
     let drops = client.drops.values().chain(exit.drops.values()).sum::<u64>();
-    // The first two sums count packets. The others count the same traffic as datagrams.
+    // Only the first two sums count packets. The other sums count the same traffic as datagrams.
     let packets: u64 = client.sums.iter().take(2).map(|sum| sum.left).sum();
     let sentence = if faults.is_empty() {
         let growth = if growth_is_judged {
@@ -115,7 +116,8 @@ impl End {
 
     fn faults(&self) -> Vec<String> {
         let name = self.name;
-        // The first sample after warm-up is the base, so that memory for a daemon's start does not count as growth.
+        // Values are compared to the first sample after warm-up, so that memory that a daemon allocates at its start does not
+        // count as growth.
         let first = self.samples.first().map(|(_, first)| *first).unwrap_or_default();
         let most =
             |of: fn(&ProcessSample) -> u64| self.samples.iter().map(|(_, one)| of(one)).max().unwrap_or(0);
@@ -135,12 +137,12 @@ impl End {
         faults
     }
 
-    /// Returns the slope of the line that fits the samples best, by least squares.
+    /// Returns the slope of the regression line through the samples (least squares).
     fn growth_mib_per_hour(&self) -> f64 {
         let point = |(seconds, one): &(f64, ProcessSample)| (seconds / 3_600.0, float(one.rss_kib) / 1_024.0);
         let (hours, mib): (Vec<_>, Vec<_>) = self.samples.iter().map(point).unzip();
         let spread = hours.iter().variance();
-        // The variance of fewer than two samples is not a number.
+        // With fewer than two samples, the variance is NaN and the comparison is false.
         if spread > 0.0 { hours.iter().covariance(mib.iter()) / spread } else { 0.0 }
     }
 
@@ -166,7 +168,7 @@ fn faults_of_load([before, after]: [f64; 2], carried: &Carried) -> Vec<String> {
     if after < before * LEFT_SHARE {
         faults.push(format!("the capacity fell from {before:.0} to {after:.0} Mbit/s"));
     }
-    // A machine that became slower has to carry the same share of its present capacity.
+    // If the machine has become slower, the required rate is reduced in proportion to the capacity.
     let due = carried.tcp_offered_mbit_per_s * (after / before).min(1.0);
     if carried.tcp_mbit_per_s < due * CARRIED_SHARE {
         faults.push(format!(
@@ -189,7 +191,7 @@ mod tests {
 
     const STEADY: [f64; 2] = [150.0, 150.0];
 
-    /// The samples of ten minutes.
+    /// Returns the samples of a run of ten minutes.
     fn samples(change: impl Fn(f64, &mut ProcessSample)) -> Vec<Sample> {
         samples_of(600, change)
     }
@@ -232,7 +234,7 @@ mod tests {
         assert!((verdict.client_growth_mib_per_hour - 36.0).abs() < 0.1, "{verdict:?}");
     }
 
-    /// Judges a client that starts with 14,000 KiB and grows.
+    /// Returns the verdict on a client whose memory use starts at 14,000 KiB and grows.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
     fn growing(seconds: u32, mib_per_hour: f64) -> Verdict {
         let grown = |at: f64| 14_000 + (at / 3_600.0 * mib_per_hour * 1_024.0) as u64;
@@ -255,7 +257,7 @@ mod tests {
         let short = growing(600, 1.2);
         assert!(short.passed && !short.growth_is_judged, "{short:?}");
         assert!(short.sentence.contains("too short to be judged by the hour"), "{}", short.sentence);
-        // By the hour, this one step would exceed the limit.
+        // As growth per hour, this step would exceed the limit.
         let step = samples(|at, client| client.rss_kib = if at < 300.0 { 14_000 } else { 14_150 });
         let verdict = judge(&step, STEADY, &carried(), &balance(7), &balance(7));
         assert!(verdict.passed && verdict.client_growth_mib_per_hour > 1.0, "{verdict:?}");

@@ -1,10 +1,10 @@
 //! The ratio of two means, with its 95 % confidence interval.
 //!
-//! It comes from the delta method on logarithms. The interval is symmetric around ln(b / a), with the standard error
-//! sqrt(cv_a^2 / n_a + cv_b^2 / n_b) and Student's t at Welch-Satterthwaite degrees of freedom. It is always finite and
-//! positive, and exchanging the variants gives the reciprocal interval. Fieller's interval is exact for normal data, but
-//! unbounded if the first mean is not clearly different from zero. At a throughput's variation of a few per cent, both
-//! agree within a small part of their width, which a test checks.
+//! The interval is computed with the delta method on logarithms. It is symmetric around ln(b / a), with the standard error
+//! sqrt(cv_a^2 / n_a + cv_b^2 / n_b) and Student's t at Welch-Satterthwaite degrees of freedom. The interval is always finite and
+//! positive, and exchanging the variants gives the reciprocal interval. Fieller's interval is exact for normal data, but it is
+//! unbounded if the first mean is not clearly different from zero. A test checks that both intervals are nearly equal for a
+//! throughput that varies by a few per cent.
 
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ impl Ratio {
         let (share_a, share_b) = (share(a)?, share(b)?);
         let center = positive_ratio(a.mean(), b.mean())?.ln();
         let error = (share_a + share_b).sqrt();
-        // Without variation, the degrees of freedom are 0 / 0.
+        // If no sample varies, the degrees of freedom would be 0 / 0.
         if error == 0.0 {
             return Some(Self::around(center, 0.0));
         }
@@ -36,9 +36,11 @@ impl Ratio {
         Some(Self::around(center, t * error))
     }
 
-    /// Estimates the ratio as the geometric mean of the rounds' ratios. Each round has measured both variants.
+    /// Estimates the ratio as the geometric mean of the rounds' ratios. A round's ratio is the value of `b` divided by that of
+    /// `a` with the same index.
     ///
-    /// Effects on both runs of a round cancel, so this interval is narrower on a machine whose speed drifts.
+    /// An effect that both runs of a round have cancels out of their ratio, so this interval is narrower on a machine whose speed
+    /// drifts.
     pub(crate) fn of_rounds(a: &Sample, b: &Sample) -> Option<Self> {
         let logarithms: Option<Vec<f64>> =
             a.values().iter().zip(b.values()).map(|(a, b)| positive_ratio(*a, *b).map(f64::ln)).collect();
@@ -48,7 +50,7 @@ impl Ratio {
         Some(Self::around(logarithms.mean(), t * error))
     }
 
-    /// Returns the difference in per cent of the first mean.
+    /// Returns the difference of the means in per cent of the first mean.
     pub(crate) fn percent(&self) -> f64 {
         (self.estimate - 1.0) * 100.0
     }

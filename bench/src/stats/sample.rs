@@ -30,7 +30,7 @@ impl Sample {
         self.values.len()
     }
 
-    /// Returns the count for a calculation.
+    /// Returns the number of measurements as a float.
     #[expect(clippy::cast_precision_loss, reason = "no sample has 2^52 measurements")]
     pub(crate) fn n(&self) -> f64 {
         self.values.len() as f64
@@ -40,7 +40,7 @@ impl Sample {
         self.values.iter().sum::<f64>() / self.n()
     }
 
-    /// Returns the unbiased estimate, with n - 1 in the denominator. None for a single measurement.
+    /// Returns the unbiased estimate of the variance, with n - 1 in the denominator. None for a single measurement.
     pub(crate) fn variance(&self) -> Option<f64> {
         (self.count() > 1).then(|| self.values.iter().variance())
     }
@@ -57,7 +57,7 @@ impl Sample {
 
     /// Returns a quantile, interpolated linearly (type 7 of Hyndman and Fan, the default of R and NumPy).
     pub(crate) fn quantile(&self, part: f64) -> f64 {
-        // With n values, the first is at place 0 and the last at n - 1.
+        // The position of the quantile between index 0 and index n - 1 of the ordered values.
         let place = part.clamp(0.0, 1.0) * (self.n() - 1.0);
         let at = |place: f64| {
             #[expect(
@@ -66,7 +66,7 @@ impl Sample {
                 reason = "0 to n - 1, a whole number"
             )]
             let index = place as usize;
-            // A sample is not empty, so the index is always in range.
+            // A sample is never empty, so the index is in range and the fallback is not used.
             self.ordered.get(index).copied().unwrap_or(f64::NAN)
         };
         let (below, above) = (at(place.floor()), at(place.ceil()));

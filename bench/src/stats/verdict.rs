@@ -19,9 +19,10 @@ pub(crate) enum Better {
 pub(crate) enum Verdict {
     /// The interval excludes 1, and Welch's test finds a difference.
     Real { percent: f64, low: f64, high: f64, p: f64, improvement: bool },
-    /// The interval contains 1 and is as narrow as requested. Any difference is smaller than that.
+    /// The interval contains 1 and is at most as wide as requested. Any real difference is within the interval, with the given
+    /// confidence.
     Noise { low: f64, high: f64, p: f64 },
-    /// The interval contains 1 but is wider than requested. It may hide a difference.
+    /// The interval contains 1 but is wider than requested, so there may be a difference.
     TooSmallToTell { low: f64, high: f64, p: f64, precision: f64 },
 }
 
@@ -30,7 +31,7 @@ impl Verdict {
     pub(crate) fn new(ratio: Ratio, welch: Welch, precision: f64, better: Better) -> Self {
         let (low, high) = ratio.percent_interval();
         let p = welch.p;
-        // Close to the limit, the interval of the ratio and the test of the difference may disagree. A difference needs
+        // The interval of the ratio and Welch's test may disagree if the result is close to the limit. A real difference needs
         // both.
         if !ratio.holds_one() && p < 1.0 - CONFIDENCE {
             let improvement = (ratio.estimate > 1.0) == (better == Better::Higher);

@@ -21,8 +21,8 @@ impl Welch {
         let difference = b.mean() - a.mean();
         let error = (share_a + share_b).sqrt();
         if error == 0.0 {
-            // Without any variation, the means are certainly equal or certainly different. `f64::MAX` stands for
-            // infinity, which JSON does not have.
+            // If no sample varies, the means are certainly equal or certainly different. `f64::MAX` stands for infinity, which
+            // JSON does not have.
             let (t, p) = if difference == 0.0 { (0.0, 1.0) } else { (f64::MAX.copysign(difference), 0.0) };
             return Some(Self { t, degrees_of_freedom: a.n() + b.n() - 2.0, p });
         }
@@ -32,8 +32,8 @@ impl Welch {
     }
 }
 
-/// Returns the degrees of freedom of the sum of two variances (Welch and Satterthwaite). An argument is a variance and
-/// the size of its sample.
+/// Returns the degrees of freedom of the sum of two variances (Welch and Satterthwaite). Each argument is the variance of a mean
+/// and the size of its sample.
 pub(super) fn satterthwaite(a: (f64, f64), b: (f64, f64)) -> f64 {
     let below = a.0.powi(2) / (a.1 - 1.0) + b.0.powi(2) / (b.1 - 1.0);
     (a.0 + b.0).powi(2) / below
@@ -62,7 +62,7 @@ mod tests {
         assert!((value - expected).abs() <= tolerance, "{what} is {value}, not {expected}");
     }
 
-    /// The three examples of the article "Welch's t-test" (Wikipedia), with its printed results.
+    /// The three examples of Wikipedia's article "Welch's t-test", with the results printed there.
     #[test]
     fn published_examples_come_out_as_printed() {
         let first =
@@ -106,7 +106,7 @@ mod tests {
         assert_near("p", welch.p, 0.07939, 5e-6);
     }
 
-    /// The table of critical values in the NIST/SEMATECH e-Handbook, section 1.3.6.7.2.
+    /// Values from the table of critical values of Student's t in the NIST/SEMATECH e-Handbook, section 1.3.6.7.2.
     #[test]
     fn quantiles_are_those_of_the_nist_table() {
         for (degrees, expected) in [(1.0, 12.706), (5.0, 2.571), (10.0, 2.228), (30.0, 2.042), (100.0, 1.984)]

@@ -1,4 +1,4 @@
-//! The choice of values, by the ratios of pairs of cells that differ on one axis only.
+//! Chooses the best value of each axis, by comparing pairs of cells that differ on this axis only.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::stats::{Ratio, Sample};
 
-/// An axis. All its values are compared to the first one.
+/// The choice for one axis. All values of the axis are compared to the first one.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Choice {
     pub(super) axis: &'static str,
@@ -19,14 +19,14 @@ pub(super) struct Choice {
     pub(super) effects: Vec<Effect>,
 }
 
-/// One value compared to the first value of its axis, with everything else equal.
+/// The comparison of a value with the first value of its axis, in cells that are otherwise equal.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Effect {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) pairs: usize,
-    /// The ratio of goodput with its 95 % interval. The two fields below have the same form. None if too few
-    /// pairs have the figure.
+    /// The ratio of the goodput with `to` to that with `from`, with its 95 % interval. None if too few pairs have the figure. The
+    /// two fields below are the ratios of the other figures.
     pub(super) goodput: Option<Ratio>,
     pub(super) cpu_per_gb: Option<Ratio>,
     pub(super) rtt: Option<Ratio>,
@@ -90,7 +90,7 @@ fn effect(from: &str, to: &str, value: Axis, measured: &[Measured]) -> Effect {
             value(&other.cell.setting).as_deref() == Some(to)
                 && other.round == one.round
                 && other.cell.net == one.cell.net
-                // The values on this axis differ already, so all other axes are equal.
+                // The cells differ on this axis, so exactly one difference means that all other axes are equal.
                 && differ_in_one(&other.cell.setting, &one.cell.setting)
         });
         pairs.extend(twin.map(|twin| (one, twin)));

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use crate::{report::value_name, vpn::peers::Peer, wire::Change};
 
-/// The caps of one transmit, in segments and datagrams.
+/// The settings `max_transmit_segments` and `max_transmit_datagrams`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Caps {
     segments: u32,
@@ -37,7 +37,7 @@ pub(super) struct Axes {
     pub(super) queues: Vec<String>,
 }
 
-/// A combination of values.
+/// A combination of one value of each axis.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub(super) struct Setting {
     pub(super) caps: Caps,
@@ -87,7 +87,7 @@ impl Axes {
     pub(super) fn cells(&self, nets: &[Net]) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &net in nets {
-            // A veth pair has no bottleneck, so the axis of queues does not multiply its cells.
+            // A veth pair has no bottleneck, so its cells have no queue.
             let queues: Vec<_> = match net.wire() {
                 None => vec![None],
                 Some(_) => self.queues.iter().cloned().map(Some).collect(),
@@ -116,7 +116,7 @@ impl Cell {
 }
 
 impl Setting {
-    /// Returns Warren with these settings.
+    /// Returns `base` with these settings.
     pub(super) fn peer(&self, base: &Peer) -> Peer {
         base.with("max_transmit_segments", &self.caps.segments.to_string())
             .with("max_transmit_datagrams", &self.caps.datagrams.to_string())
@@ -156,7 +156,7 @@ fn by_name<S: Serializer>(net: &Net, serializer: S) -> Result<S::Ok, S::Error> {
 
 /// Checks the length of a wire's queue and returns it unchanged.
 pub(super) fn parse_queue(text: &str) -> Result<String, String> {
-    // The wire's own parser decides, so that both accept the same lengths.
+    // The text is parsed as a setting of the wire, so that exactly the lengths that the wire supports are accepted.
     format!("queue={text}").parse::<Change>().map(|_| text.to_owned())
 }
 

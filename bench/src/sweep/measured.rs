@@ -5,21 +5,21 @@ use serde::Serialize;
 use super::grid::Cell;
 use crate::stats::Sample;
 
-/// One cell in one round.
+/// The figures of one cell in one round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Measured {
     pub(super) cell: Cell,
     pub(super) round: u32,
     pub(super) goodput_mbit_per_s: f64,
-    /// CPU time of both ends.
+    /// CPU time of both ends for each GB of payload.
     pub(super) cpu_seconds_per_gb: Option<f64>,
     pub(super) rtt_median_ms: Option<f64>,
     pub(super) rtt_p99_ms: Option<f64>,
-    /// The share of frames that found the bottleneck's queue full.
+    /// The share of frames that were dropped because the bottleneck's queue was full.
     pub(super) dropped_at_queue: Option<f64>,
 }
 
-/// The medians of a cell's rounds.
+/// The medians of a cell's figures over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Median {
     pub(super) goodput_mbit_per_s: f64,

@@ -29,14 +29,14 @@ pub(super) fn write(results: &Results, directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Draws the heat map. A darker cell has a goodput nearer to the best of its network.
+/// Draws the heat map. A cell is darker if its goodput is closer to the best goodput on the same network.
 fn heat_map(area: &Area<'_>, results: &Results) -> anyhow::Result<()> {
     let all = cells(&results.cells);
     let map = HeatMap::new(&all)?;
     map.draw_names(area)?;
     for cell in &all {
         let Some(median) = Median::of(cell, &results.cells) else { continue };
-        // The maximum starts above 0, so that the division below is never by zero.
+        // The fold starts above 0 to avoid a division by zero below.
         let best = all
             .iter()
             .filter(|other| other.net == cell.net)
@@ -71,7 +71,7 @@ impl HeatMap {
                 columns.push(column);
             }
             let row = row_name(cell);
-            // A cell without a queue appears in the rows of all queues.
+            // A cell without a queue is drawn in the rows of all queues, so it needs no row of its own if there are queues.
             if (cell.setting.queue.is_some() || !has_queues) && !rows.contains(&row) {
                 rows.push(row);
             }
@@ -100,7 +100,7 @@ impl HeatMap {
         Ok(())
     }
 
-    /// Draws a cell in each of its rows. `part` is its goodput as a part of the best.
+    /// Draws a cell in each of its rows. `part` is its goodput divided by the best goodput of its network.
     fn draw_cell(
         &self,
         area: &Area<'_>,
@@ -111,8 +111,7 @@ impl HeatMap {
         let column = self.columns.iter().position(|column| *column == (cell.net, cell.setting.caps));
         let x = self.x(column.context("every cell has a column")?)?;
         let name = row_name(cell);
-        // The queue is at the end of a row's name. So the name of a cell without a queue begins the names of all its
-        // rows.
+        // The name of a row ends with the queue. So the name of a cell without a queue is a prefix of the names of all its rows.
         let is_here = |row: &str| {
             if cell.setting.queue.is_some() { row == name } else { row.starts_with(&name) }
         };
@@ -138,7 +137,8 @@ impl HeatMap {
     }
 }
 
-/// Returns how dark a cell is. The scale starts at half of the best value, so that differences are visible.
+/// Returns the darkness of a cell, from 0 to 1. Half of the best value or less has darkness 0, so that small differences are
+/// visible.
 fn shade(part: f64) -> f64 {
     0.08 + 0.92 * ((part - 0.5) / 0.5).clamp(0.0, 1.0)
 }
@@ -167,7 +167,7 @@ fn lesson(area: &Area<'_>, results: &Results) -> anyhow::Result<()> {
     let top = |lines: &[&Vec<(f64, f64)>]| {
         lines.iter().flat_map(|line| line.iter().map(|point| point.1)).fold(0.1, f64::max) * 1.1
     };
-    // A logarithmic axis needs a finite start above 0.
+    // The start of a logarithmic axis must be finite and above 0.
     let shortest = points.iter().map(|point| point.0).fold(f64::INFINITY, f64::min).clamp(1e-3, 1e6);
     // The axis must have a length even with a single point.
     let longest = points.iter().map(|point| point.0).fold(shortest * 2.0, f64::max);

@@ -1,4 +1,4 @@
-//! The results of a sweep, in tables.
+//! The results of a sweep, and their tables.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ pub(super) struct Results {
     pub(super) seed: u64,
     pub(super) seconds: u32,
     pub(super) cells: Vec<Measured>,
-    /// One combination on one network, with bottleneck queues from small to large.
+    /// The cells of the lesson about queue size. They differ only in the length of the bottleneck's queue.
     pub(super) lesson: Vec<Measured>,
     pub(super) choices: Vec<Choice>,
     pub(super) remarks: Vec<String>,

@@ -1,7 +1,7 @@
 //! The load of a tunnel while it is measured: TCP by iperf3, UDP, and pings.
 //!
-//! Connections are opened from the exit to the client, whichever way the data goes. Warren's exit lets clients reach the
-//! internet but drops connections to the exit itself, and the product is measured as shipped.
+//! The exit's host always connects to the client's host, for data in either direction. The reason is that Warren's exit lets
+//! clients reach the internet but, by default, drops connections to the exit itself.
 
 mod iperf;
 mod ping;

@@ -1,7 +1,7 @@
-//! The resource use of the VPN processes of both ends, from /proc: CPU seconds, context switches, peak memory.
+//! The resource use of the VPN processes at both ends, read from /proc: CPU seconds, context switches, peak memory.
 //!
-//! It does not include kernel work that is done for a process but runs in another one (softirqs in another process's
-//! send call). On a veth pair, most of that work runs in the sender's own system call.
+//! CPU seconds do not include kernel work for a process that runs in the context of another process, such as softirqs. On a veth
+//! pair, most softirq work runs in the system call of the process that sends.
 
 use std::fs;
 
@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use crate::usage::status_field;
 
-/// The resource use of a group of processes, up to a moment or between two moments.
+/// The resource use of a group of processes, up to one moment or between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Used {
     pub(crate) cpu_seconds: f64,
-    /// Voluntary and involuntary switches of living threads.
+    /// Voluntary and involuntary context switches of the threads that still run.
     pub(crate) context_switches: u64,
 }
 
@@ -64,13 +64,15 @@ fn memory_mib(pids: &[u32], field: &str) -> Option<f64> {
 
 fn ticks_per_second() -> f64 {
     let ticks = rustix::param::clock_ticks_per_second();
-    // The fallback is the value on nearly all architectures.
+    // The fallback of 100 is the value on nearly all architectures.
     u32::try_from(ticks).map_or(100.0, f64::from).max(1.0)
 }
 
-/// Returns user and system time of all threads of a process, including dead ones (fields 14 and 15 of proc_pid_stat(5)).
+/// Returns user and system time of all threads of a process, including threads that have ended (fields 14 and 15 of
+/// proc_pid_stat(5)).
 fn cpu_ticks(stat: &str) -> Option<f64> {
-    // The name in parentheses may contain anything. Fields 3 to 13 follow it and are skipped.
+    // The process name in parentheses may contain any character, so the text is split at the last `)`. Fields 3 to 13 are
+    // skipped.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: f64 = fields.next()?.parse().ok()?;
     let system: f64 = fields.next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! The tunnels that are compared. Each is brought up in the way of its users, with its own defaults.
+//! The tunnels that are compared. Each is brought up as its users do, with its own default settings.
 
 mod bare;
 mod certificate;
@@ -24,18 +24,18 @@ pub(crate) use self::{
 use super::topology::Topology;
 use crate::interrupt::Interrupt;
 
-/// Installs the load generators that are missing.
+/// Installs the load generators, unless they are installed.
 pub(crate) fn install_load_generators(interrupt: &Interrupt) -> anyhow::Result<()> {
     install::debian("load generator", &[("iperf3", "iperf3")], interrupt)
 }
 
-/// Installs the profiler if it is missing.
+/// Installs perf, unless it is installed.
 pub(crate) fn install_profiler(interrupt: &Interrupt) -> anyhow::Result<()> {
     install::debian("the profiler", &[("perf", "linux-perf")], interrupt)
 }
 
 impl Installed {
-    /// Finds a peer, and installs it if it is missing.
+    /// Finds the programs of a peer. If they are missing, installs them.
     pub(crate) fn find(peer: &Peer, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let (version, programs) = match peer.kind {
             Kind::Veth => ("kernel".to_owned(), Vec::new()),

@@ -41,7 +41,7 @@ const fn udp(size: usize, rate: Rate) -> Test {
     Test::Udp { sizes: Sizes::Fixed(size), rate }
 }
 
-/// All tests with name and title. The tests of a run without `--full` come first.
+/// All tests, with their names and titles. The first `DEFAULT_TESTS` are the tests of a run without `--full`.
 const TESTS: [(&str, Test, &str); 15] = [
     ("tcp1-up", tcp(1, Ways::Up), "TCP x1 up"),
     ("tcp1-down", tcp(1, Ways::Down), "TCP x1 down"),
@@ -105,7 +105,7 @@ impl fmt::Display for Test {
     }
 }
 
-/// The outcome of one test of one tunnel. Rates are the receiver's.
+/// The outcome of one test of one tunnel. Rates are measured at the receiver, except the offered rate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) up_gbit_per_s: Option<f64>,
@@ -158,7 +158,7 @@ pub(crate) struct Bed<'a> {
 impl Bed<'_> {
     /// Runs one test.
     pub(crate) fn run(&self, test: Test, seconds: u32) -> anyhow::Result<Outcome> {
-        // CPU time is counted over the whole test, and so is the payload by which it is divided.
+        // CPU time and the payload by which it is divided are both counted over the whole test.
         let start = self.used();
         let outcome = match test {
             Test::Tcp { flows, ways: Ways::Both } => self.both_ways(flows, seconds),
@@ -187,7 +187,7 @@ impl Bed<'_> {
 
     fn both_ways(&self, flows: u32, seconds: u32) -> anyhow::Result<Outcome> {
         let carry = |way| self.iperf.carry(self.topology, flows, way, seconds, self.interrupt);
-        // Each direction has an iperf3 server of its own, so both can run at once.
+        // Each direction has its own iperf3 server, so both directions can run at the same time.
         let (up, down) = std::thread::scope(|scope| {
             let up = scope.spawn(|| carry(Way::Up));
             let down = carry(Way::Down);
@@ -202,8 +202,8 @@ impl Bed<'_> {
         let Tunnel { client_address, exit_address, .. } = self.tunnel;
         let found = carry(self.topology, client_address, exit_address, stream, self.interrupt)?;
         let Delivered { sent, received, received_bytes, in_time, in_time_bytes, seconds } = found;
-        // Rates count the packets that arrived while the sender ran. The loss counts later packets as
-        // received too.
+        // Rates count only the packets that arrived while the sender was running. For the loss, later packets count as received
+        // too.
         let outcome = Outcome {
             up_gbit_per_s: Some(float(in_time_bytes) * 8.0 / GB / seconds),
             packets_per_s: Some(float(in_time) / seconds),

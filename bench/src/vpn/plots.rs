@@ -16,7 +16,7 @@ use crate::{
 };
 
 const SIZE: (u32, u32) = (960, 480);
-/// The share of a bar chart's width, at its right, that is left free for the legend.
+/// The share of a bar chart's width that is left free for the legend, on the right.
 const LEGEND: f64 = 0.16;
 
 const fn tcp(flows: u32, ways: Ways) -> Metric {
@@ -77,7 +77,7 @@ fn draw_bars(area: &Area<'_>, report: &Report, title: &str, metrics: &[Metric]) 
     let figure = |metric: Metric, peer| Figure::of(metric, peer, &report.visits);
     let peers = report.peers.len();
     let all = metrics.iter().flat_map(|&metric| (0..peers).filter_map(move |peer| figure(metric, peer)));
-    // The value of the highest bar needs room above the bar.
+    // The axis is longer than the highest bar, so that its value can be written above it.
     let top = all.map(|figure| figure.median).fold(0.0, f64::max).max(1e-9) * 1.12;
     let groups = position(metrics.len());
     let mut chart = ChartBuilder::on(area)
@@ -86,7 +86,7 @@ fn draw_bars(area: &Area<'_>, report: &Report, title: &str, metrics: &[Metric]) 
         .x_label_area_size(30)
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..groups / (1.0 - LEGEND), 0.0..top)?;
-    // The axis has no numbers. The names of the groups are drawn below it at the end.
+    // The axis has no labels of its own. The names of the groups are drawn below it at the end of this function.
     chart.configure_mesh().disable_x_mesh().x_labels(0).max_light_lines(1).label_style((FONT, 13)).draw()?;
     let width = 0.8 / position(peers.max(1));
     for (peer, of) in report.peers.iter().enumerate() {
@@ -108,8 +108,8 @@ fn draw_bars(area: &Area<'_>, report: &Report, title: &str, metrics: &[Metric]) 
             .map(|&(left, height)| Text::new(short(height), (left, height + top * 0.03), (FONT, 11)));
         chart.draw_series(values)?;
     }
-    // The plot begins after a margin of 12 pixels and labels of 56 pixels. With the margin on the other side, it is
-    // 80 pixels narrower than the picture.
+    // On the left of the plot are a margin of 12 pixels and labels of 56 pixels. On the right is another margin of 12 pixels. So
+    // the plot is 80 pixels narrower than the picture.
     let (left, bottom) = (68, i32::try_from(SIZE.1)? - 34);
     let step = (f64::from(SIZE.0) - 80.0) * (1.0 - LEGEND) / groups;
     for (group, metric) in metrics.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Programs that a benchmark starts: daemons whose output goes to a file, and commands that run to their end.
+//! Programs that a benchmark starts: daemons, whose output goes to a file, and commands, for whose end the benchmark waits.
 
 use std::{
     fs::File,
@@ -19,14 +19,14 @@ use crate::interrupt::Interrupt;
 /// Time between SIGTERM and SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A child and the process group that it leads. Dropping it ends the whole group.
+/// A child and the process group that it leads. Dropping this value ends the whole group.
 ///
-/// The group also keeps Ctrl-C from the child. The signal reaches only this program, which then ends the others in
-/// order.
+/// The terminal sends the SIGINT of Ctrl-C only to this program's group. So the child does not get the signal, and this program
+/// can end its children in the right order.
 #[derive(Debug)]
 struct Group {
     child: Child,
-    /// Whether dropping this leaves the group alone.
+    /// Whether dropping this value leaves the processes running.
     is_spared: bool,
 }
 
@@ -40,11 +40,11 @@ impl Group {
         self.child.try_wait().context("cannot look at a child")
     }
 
-    /// Waits for the last process of the group and returns whether it is gone.
+    /// Waits until all processes of the group have ended, but at most `patience`. Returns whether they have ended.
     fn is_gone_within(&mut self, group: Pid, patience: Duration) -> bool {
         let start = Instant::now();
         loop {
-            // A dead child stays in its group until its parent has waited for it.
+            // A child that has ended stays in its group as a zombie until its parent has waited for it.
             let ended = !matches!(self.child.try_wait(), Ok(None));
             if ended && test_kill_process_group(group).is_err() {
                 return true;
@@ -63,13 +63,13 @@ impl Drop for Group {
         if self.is_spared {
             return;
         }
-        // SIGTERM first: a process may have namespaces and devices to remove.
+        // SIGTERM comes first, because a process may have to remove namespaces and devices.
         for signal in [Signal::TERM, Signal::KILL] {
-            // A group that is gone must not be signalled. The kernel may give its number to another one.
+            // If the group has ended, it must not be signalled, because the kernel may have reused its number.
             if self.is_gone_within(group, Duration::ZERO) {
                 return;
             }
-            // This fails if the group has gone in the meantime.
+            // Fails if the group has ended in the meantime.
             let _ = kill_process_group(group, signal);
             if self.is_gone_within(group, PATIENCE) {
                 return;
@@ -78,7 +78,7 @@ impl Drop for Group {
     }
 }
 
-/// A program that runs until this is dropped.
+/// A program that runs until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -91,7 +91,7 @@ impl Process {
     pub(crate) fn start(name: &str, directory: &Path, command: &mut Command) -> anyhow::Result<Self> {
         let log = directory.join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
-        // Both outputs share one file position, so the lines stay in the order in which they were printed.
+        // The duplicate shares the file position, so the lines of both outputs stay in the order in which they were printed.
         let errors = file.try_clone().context("cannot duplicate a descriptor")?;
         let group = Group::start(command.stdout(file).stderr(errors))
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
@@ -107,7 +107,7 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Fails with the program's last words if it has ended.
+    /// Returns an error if the program has ended. The error contains the last line that the program printed.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.group.try_wait()? {
             bail!("{} ended with {status}: {}", self.name, last_words(&self.output()));
@@ -131,7 +131,7 @@ impl Process {
     }
 }
 
-/// A command that runs and whose output is collected.
+/// A running command, whose output is collected.
 #[derive(Debug)]
 pub(crate) struct Running {
     group: Group,
@@ -142,7 +142,7 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         let mut group = Group::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
-        // Both pipes are read while the command runs, because a full pipe would stop it.
+        // Both pipes are read while the command runs, because a full pipe would block the command.
         let (output, errors) = (group.child.stdout.take().map(read), group.child.stderr.take().map(read));
         Ok(Self { group, output, errors })
     }
@@ -151,23 +151,23 @@ impl Running {
         self.group.try_wait()
     }
 
-    /// Ends the command and all that it started, and returns its standard output and standard error.
+    /// Ends the command and all processes that it started, and returns its standard output and standard error.
     pub(crate) fn end(self) -> (String, String) {
         let Self { group, output, errors } = self;
-        // A process that is left in the group may keep the pipes open, and the readers would wait for it.
+        // Dropping the group comes first, because the readers end only when no process of the group has the pipes open.
         drop(group);
         let text = |reader: Option<JoinHandle<String>>| reader.and_then(|reader| reader.join().ok());
         (text(output).unwrap_or_default(), text(errors).unwrap_or_default())
     }
 
-    /// Like [`Self::end`], but leaves alone the processes that the command started.
+    /// Like [`Self::end`], but does not end the processes that the command started.
     fn end_alone(mut self) -> (String, String) {
         self.group.is_spared = true;
         self.end()
     }
 }
 
-/// Runs a command to its end and returns its standard output. Fails with its last words.
+/// Runs a command until it ends, and returns its standard output. If the command fails, the error contains its last line.
 pub(crate) fn run(command: &mut Command, limit: Duration, interrupt: &Interrupt) -> anyhow::Result<String> {
     Ok(run_to_success(command, limit, interrupt)?.output)
 }
@@ -195,13 +195,13 @@ pub(crate) struct Ended {
     pub(crate) errors: String,
 }
 
-/// Runs a command to its end, whatever its exit code.
+/// Runs a command until it ends. A non-zero exit code is not an error.
 pub(crate) fn run_whatever_it_returns(
     command: &mut Command,
     limit: Duration,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Ended> {
-    // For `ip netns exec NAMESPACE PROGRAM`, messages name the program.
+    // In `ip netns exec NAMESPACE PROGRAM`, messages use PROGRAM as the name of the command.
     let words: Vec<_> = [command.get_program()].into_iter().chain(command.get_args()).collect();
     let program =
         if words.get(1).is_some_and(|word| *word == "netns") { words.get(4) } else { words.first() };
@@ -209,7 +209,7 @@ pub(crate) fn run_whatever_it_returns(
     let name = name.to_string_lossy().into_owned();
     let mut running = Running::start(command).with_context(|| format!("cannot start {name}"))?;
     let status = wait_for(&format!("the end of {name}"), limit, interrupt, || running.try_wait())?;
-    // A daemon that the command started must stay. It has closed the pipes.
+    // A daemon that the command started must continue to run. The daemon has closed the pipes.
     let (output, errors) = running.end_alone();
     Ok(Ended { name, status, output, errors })
 }
@@ -217,7 +217,7 @@ pub(crate) fn run_whatever_it_returns(
 fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // On an error, the output that was read before it is still shown.
+        // If reading fails, the output read so far is used.
         let _ = pipe.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })

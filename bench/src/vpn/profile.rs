@@ -1,4 +1,5 @@
-//! Where the VPN processes spend their time: perf's samples of one test, as a flame graph and a table of symbols.
+//! Profiles the VPN processes with perf during one test. The result is a flame graph and a table of the symbols with the most
+//! samples.
 
 mod flame;
 mod stacks;
@@ -27,9 +28,9 @@ use crate::{
 const SAMPLES_PER_SECOND: &str = "499";
 /// Optimised code has no frame pointers, so perf unwinds this many bytes of stack.
 const CALL_GRAPH: &str = "dwarf,16384";
-/// Longest time for attaching to all threads of both ends.
+/// Longest time that perf may take to attach to all threads of both ends.
 const STARTING: Duration = Duration::from_secs(30);
-/// Longest time for reading the samples, which is slow.
+/// Longest time that perf may take to print the samples, which is slow.
 const READING: Duration = Duration::from_secs(300);
 const TOP: usize = 15;
 
@@ -46,13 +47,13 @@ pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<
     let tunnel = bed.tunnel;
     let pids: Vec<_> = tunnel.client_pids.iter().chain(&tunnel.exit_pids).map(u32::to_string).collect();
     let mut command = Command::new(&perf);
-    // `cpu-clock` is a software event. Many virtual machines have no hardware counters.
+    // `cpu-clock` is a software event, which works on virtual machines without hardware counters too.
     command.args(["record", "-e", "cpu-clock", "-F", SAMPLES_PER_SECOND, "--call-graph", CALL_GRAPH]);
     command.args(["-p", &pids.join(","), "-o"]).arg(&data);
     // perf starts its command once it has attached to all threads, which takes seconds on a busy machine.
     let ready = bed.topology.path().join("perf-is-ready");
     command
-        // The shell gets path and time as $0 and $1, so they need no quotes.
+        // The shell gets the path and the time as $0 and $1, so they need no escaping.
         .args(["--", "sh", "-c", "touch \"$0\" && exec sleep \"$1\""])
         .arg(&ready)
         .arg(seconds.to_string());
@@ -64,13 +65,13 @@ pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<
     let start = Instant::now();
     bed.run(test, seconds)?;
     let limit = READING.saturating_sub(start.elapsed());
-    // `check` fails once perf has ended.
+    // `check` returns an error when perf has ended, which is expected here.
     wait_for("the end of perf record", limit, bed.interrupt, || Ok(recorder.check().is_err().then_some(())))?;
 
     let mut command = Command::new(&perf);
     command.args(["script", "--no-inline", "-F", "comm,pid,ip,sym", "-i"]).arg(&data);
     let text = process::run(&mut command, READING, bed.interrupt).context("cannot read perf's samples")?;
-    // The copier is one process for both ends.
+    // The copier is a single process for both ends, so it is neither the client nor the exit.
     let role = |pid: u32| {
         if tunnel.exit_pids.contains(&pid) {
             "exit"
@@ -86,7 +87,7 @@ pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<
 }
 
 impl Profile {
-    /// Prints the table if `show`, and writes it and the flame graph as `profile-PEER`.
+    /// Writes the table and the flame graph to files named `profile-PEER`. If `show` is set, also prints the table.
     pub(super) fn publish(&self, peer: &str, directory: &Path, show: bool) -> anyhow::Result<()> {
         let mut text = String::new();
         for Top { process, samples, symbols } in self.stacks.top(TOP) {

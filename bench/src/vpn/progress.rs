@@ -7,13 +7,13 @@ use indicatif::ProgressBar;
 use super::schedule::Plan;
 use crate::progress;
 
-/// Draws on standard error. Without a terminal, it prints a line for each visit.
+/// A progress bar on standard error. Without a terminal, a line is printed for each visit instead.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: ProgressBar,
     plan: Plan,
     start: Instant,
-    /// The planned time of everything that is done.
+    /// The planned time of the tests and visits that are done.
     done: Duration,
 }
 
@@ -24,7 +24,7 @@ impl Progress {
         Self { bar, plan, start: Instant::now(), done: Duration::ZERO }
     }
 
-    /// Records that a peer's visit begins.
+    /// Records the start of the visit to a peer.
     pub(super) fn visit(&self, round: u32, peer: &str) {
         let line = format!("{}, {peer}, {}", self.round(round), self.left());
         if self.bar.is_hidden() {
@@ -41,9 +41,9 @@ impl Progress {
         self.advance(self.plan.test(round));
     }
 
-    /// Records that a peer's visit is over. `missing` of its tests were not run.
+    /// Records the end of the visit to a peer. `missing` is the number of tests that were not run.
     pub(super) fn visited(&mut self, round: u32, missing: u32) {
-        // The rest of the visit's planned time: its overhead, and the tests that were not run.
+        // Adds the planned time of the visit that the tests did not add: the overhead, and the tests that were not run.
         let of_tests = self.plan.test(round) * self.plan.tests;
         self.advance(self.plan.visit(round).saturating_sub(of_tests) + self.plan.test(round) * missing);
     }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::report::{Machine, Table, commit, figure, json, write};
 
-/// A higher load before the run means that other programs are running.
+/// If the load average before the run exceeds this value, the report says that the machine was busy.
 const BUSY: f64 = 0.7;
 
 /// The report of a run.
@@ -26,12 +26,12 @@ pub(super) struct Report {
     /// Number of rounds that were kept.
     pub(super) rounds: u32,
     pub(super) peers: Vec<PeerReport>,
-    /// What was skipped or failed.
+    /// Messages about peers and tests that were skipped or failed.
     pub(super) remarks: Vec<String>,
     pub(super) visits: Vec<Visit>,
     #[serde(skip)]
     rows: Vec<Metric>,
-    /// Index of the peer that is compared to the others.
+    /// Index of the peer whose medians the table of ratios divides by those of the other peers.
     #[serde(skip)]
     base: Option<usize>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Report {
 pub(super) struct PeerReport {
     pub(super) name: String,
     pub(super) version: String,
-    /// SHA-256 of its programs in hexadecimal.
+    /// The SHA-256 of each of the peer's programs, in hexadecimal.
     programs: Vec<String>,
     figures: BTreeMap<String, Figure>,
 }
@@ -84,13 +84,13 @@ impl Report {
         self.by_peer("median of rounds", |figure| cell(figure.median))
     }
 
-    /// Makes the table of Warren's medians divided by the others'. None without Warren or other peers.
+    /// Makes a table of Warren's medians divided by those of each other peer. None if Warren or all other peers are missing.
     pub(super) fn ratios(&self) -> Option<Table> {
         let base = self.peers.get(self.base?)?;
         if self.peers.len() < 2 {
             return None;
         }
-        // Other variants of Warren are compared too.
+        // The other peers include other variants of Warren.
         let others: Vec<_> = self.peers.iter().filter(|peer| peer.name != base.name).collect();
         let mut header = vec![format!("{} divided by", base.name)];
         header.extend(others.iter().map(|peer| peer.name.clone()));
@@ -99,7 +99,7 @@ impl Report {
             let Some(own) = base.figures.get(&row.key()) else { continue };
             let ratio = |peer: &&PeerReport| {
                 let other = peer.figures.get(&row.key());
-                // A peer without losses or CPU time has the figure 0, and nothing can be divided by 0.
+                // A figure of 0, such as the loss of a peer without losses, has no ratio.
                 let other = other.map(|figure| figure.median).filter(|median| *median > 0.0);
                 other.map_or_else(|| "-".to_owned(), |other| cell(own.median / other))
             };
@@ -122,7 +122,7 @@ impl Report {
     }
 
     pub(super) fn markdown(&self) -> String {
-        // Two spaces before a line end make Markdown keep it.
+        // In Markdown, two spaces at the end of a line keep the line break.
         let mut text =
             format!("# VPN comparison\n\n{}\n", self.conditions().trim_end().replace('\n', "  \n"));
         // Writing to a String cannot fail.

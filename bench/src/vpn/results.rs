@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{stats::Sample, way::Ways};
 
-/// The visit to one peer in one round.
+/// The results of the visit to one peer in one round.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Visit {
     /// Index of the peer.
@@ -17,7 +17,7 @@ pub(super) struct Visit {
     pub(super) setup_ms: Option<f64>,
     pub(super) client_peak_rss_mib: Option<f64>,
     pub(super) exit_peak_rss_mib: Option<f64>,
-    /// In the order in which they were measured.
+    /// The tests and their outcomes, in the order of measurement.
     #[serde(serialize_with = "by_name")]
     pub(super) outcomes: Vec<(Test, Outcome)>,
 }
@@ -32,7 +32,7 @@ fn by_name<S: serde::Serializer>(outcomes: &[(Test, Outcome)], serializer: S) ->
     serializer.collect_map(outcomes.iter().map(|(test, outcome)| (test.name(), outcome)))
 }
 
-/// A row of the table.
+/// A figure, which is a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Metric {
     Gbit(Test),
@@ -51,7 +51,7 @@ pub(super) enum Metric {
 impl Metric {
     /// Returns the rows for these tests, in the order of the table.
     pub(super) fn of(tests: &[Test]) -> Vec<Self> {
-        // Throughput comes first, then cost, then round-trip times. So rows that belong together are not split by test.
+        // Rows are grouped by kind and not by test: first throughput, then cost, then round-trip times.
         let mut rows = Vec::new();
         for &test in tests {
             match test {
@@ -124,7 +124,7 @@ impl Metric {
         };
         match self {
             Self::Gbit(test) => visit.outcome(test)?.gbit_per_s(),
-            // A peer without VPN processes has no cost.
+            // For a peer without VPN processes, the CPU time is 0 and there is no figure.
             Self::CpuPerGb(test) => visit.outcome(test)?.cpu_seconds_per_gb().filter(|cost| *cost > 0.0),
             Self::SwitchesPerGb(test) => {
                 visit.outcome(test)?.context_switches_per_gb().filter(|count| *count > 0.0)

@@ -4,12 +4,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::random::Random;
 
-/// Time that a test takes beyond its seconds, to start and to end.
+/// Time that a test takes in addition to its measured seconds, to start and to end.
 const TEST_OVERHEAD: Duration = Duration::from_millis(700);
-/// Time to make hosts, bring a tunnel up and take both down.
+/// Time to make the hosts, bring a tunnel up, and remove tunnel and hosts.
 const VISIT_OVERHEAD: Duration = Duration::from_secs(3);
 
-/// Shuffles by Fisher and Yates, the same way for the same seed.
+/// A Fisher-Yates shuffle. The same seed gives the same order.
 #[derive(Clone, Debug)]
 pub(crate) struct Shuffle(Random);
 
@@ -18,7 +18,7 @@ impl Shuffle {
         Self(Random::new(seed))
     }
 
-    /// Returns a seed that differs from run to run.
+    /// Returns a seed from the clock, so that each run has another one.
     pub(crate) fn seed_from_clock() -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
     }
@@ -37,14 +37,14 @@ impl Shuffle {
 pub(crate) struct Plan {
     pub(crate) peers: u32,
     pub(crate) tests: u32,
-    /// Seconds of a test in a round that is kept.
+    /// Measured seconds of a test, except in the discarded round.
     pub(crate) seconds: u32,
-    /// Rounds that are kept.
+    /// Number of rounds, without the discarded one.
     pub(crate) rounds: u32,
 }
 
 impl Plan {
-    /// Seconds of a test in the discarded round, which is enough for warm-up.
+    /// Seconds of a test in the discarded round, which only warms up the machine.
     const FIRST_ROUND_SECONDS: u32 = 1;
 
     /// Returns the seconds of each test in a round. Round 0 is discarded.
@@ -52,12 +52,12 @@ impl Plan {
         if round == 0 { Self::FIRST_ROUND_SECONDS.min(self.seconds) } else { self.seconds }
     }
 
-    /// Returns the time of one test.
+    /// Returns the planned time of one test.
     pub(crate) fn test(&self, round: u32) -> Duration {
         Duration::from_secs(self.test_seconds(round).into()) + TEST_OVERHEAD
     }
 
-    /// Returns the time of a visit to one peer.
+    /// Returns the planned time of a visit to one peer.
     pub(crate) fn visit(&self, round: u32) -> Duration {
         VISIT_OVERHEAD + self.test(round) * self.tests
     }

@@ -1,4 +1,4 @@
-//! The two hosts of a visit: a client and an exit, each in its own namespace, joined by a veth pair or a wire.
+//! The two hosts of a visit: a client and an exit. Each is a network namespace, and they are joined by a veth pair or a wire.
 //!
 //! ```text
 //! client 192.0.2.2 ----- 192.0.2.1 exit        MTU 1500, default offloads (a wire has none)
@@ -22,9 +22,9 @@ use crate::{
 
 /// The directory of WireGuard's control sockets, which all namespaces share.
 pub(crate) const WIREGUARD_SOCKETS: &str = "/var/run/wireguard";
-/// The start of the names of temporary directories. The process ID follows.
+/// The prefix of the names of temporary directories. The process ID follows it.
 const DIRECTORY: &str = "warren-bench-";
-/// A rule that matches the state of connections, which is enough to turn tracking on.
+/// A ruleset with a rule that matches the connection state, which makes the kernel track connections.
 const TRACKING: &str = "table inet tracking {
     chain input {
         type filter hook input priority filter;
@@ -32,17 +32,18 @@ const TRACKING: &str = "table inet tracking {
     }
 }
 ";
-/// The link's name at both ends.
+/// The name of the link's device at both ends.
 const DEVICE: &str = "eth0";
 
-/// Two hosts. Dropping this ends every process in the namespaces and removes them, their devices and the files.
+/// Two hosts. Dropping this value ends every process in the namespaces, and removes the namespaces with their devices, and the
+/// files.
 #[derive(Debug)]
 pub(crate) struct Topology {
     pub(crate) client: Namespace,
     pub(crate) exit: Namespace,
-    /// Configurations, keys and logs. Only the owner can read it.
+    /// The directory of configurations, keys and logs, which only the owner can read.
     pub(crate) directory: TempDir,
-    /// None if a veth pair joins the hosts.
+    /// The wire between the hosts. None if they are joined by a veth pair.
     pub(crate) wire: Option<Wire>,
 }
 
@@ -56,7 +57,7 @@ impl Topology {
     pub(crate) fn create() -> anyhow::Result<Self> {
         let topology = Self::hosts()?;
         let peer = topology.exit.name();
-        // Both ends are made in their namespaces, so they never appear among the host's devices.
+        // Both devices are created inside their namespaces, so they never appear in the host's namespace.
         topology.client.ip(&format!("link add {DEVICE} type veth peer name {DEVICE} netns {peer}"))?;
         topology.with_addresses()
     }
@@ -111,22 +112,22 @@ impl Topology {
 
 impl Drop for Topology {
     fn drop(&mut self) {
-        // The namespaces are dropped after this. A process inside would keep its namespace alive.
+        // The namespaces are dropped after this function. A process that is left inside would keep its namespace alive.
         for host in [&self.client, &self.exit] {
             end_processes(host.name());
         }
     }
 }
 
-/// Removes the control sockets and directories that killed runs of this program left.
+/// Removes the control sockets and directories of runs of this program that were killed.
 ///
-/// [`Namespace::create`] removes their namespaces and the processes inside.
+/// [`Namespace::create`] removes the namespaces of such runs, and ends the processes inside.
 pub(crate) fn remove_leftovers() {
     let sockets = Path::new(WIREGUARD_SOCKETS);
     for name in names(sockets) {
-        // If the owner is alive, another benchmark uses the socket.
+        // The socket is removed only if the process that made it has ended. Otherwise, another benchmark is using the socket.
         if device_owner(&name).is_some_and(is_dead) {
-            // This fails if another run has removed it in the meantime.
+            // Fails if another run has removed the socket in the meantime.
             let _ = fs::remove_file(sockets.join(&name));
         }
     }
@@ -139,7 +140,7 @@ pub(crate) fn remove_leftovers() {
     }
 }
 
-/// Returns the name of this process's WireGuard device at one end. Control sockets have the same name.
+/// Returns the name of this process's WireGuard device at one end. The name of the device's control socket starts with it.
 pub(crate) fn device_name(end: char) -> String {
     format!("wt{}{end}", std::process::id())
 }
@@ -154,7 +155,7 @@ fn names(directory: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Waits until `condition` returns a value. Fails after `limit`, on an interrupt, or if the condition fails.
+/// Calls `condition` repeatedly until it returns a value. Fails after `limit`, on an interrupt, or if `condition` fails.
 pub(crate) fn wait_for<T>(
     what: &str,
     limit: Duration,
@@ -194,7 +195,7 @@ mod tests {
         let reply = topology.client.command("ping").args(["-c1", "-W2", Topology::EXIT]).output().unwrap();
         assert!(reply.status.success());
         let directory = topology.path().to_owned();
-        // If nobody waited for it, the child would stay as a zombie.
+        // The child must be waited for, because it would otherwise stay as a zombie.
         let waiter = std::thread::spawn(move || sleeper.wait().unwrap());
         drop(topology);
         assert!(!waiter.join().unwrap().success());

@@ -1,4 +1,4 @@
-//! The account of one direction: what happened to every frame.
+//! The account of one direction: how many frames were delivered, dropped for each reason, or are still on the way.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,37 +10,37 @@ pub(crate) struct Account {
     /// Frames that the wire read.
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
-    /// Copies that the wire made.
+    /// Copies that the wire made of frames.
     pub(crate) duplicated: u64,
     /// Frames that the other end received.
     pub(crate) delivered: u64,
     pub(crate) delivered_bytes: u64,
-    /// Lost at random.
+    /// Frames that were dropped at random.
     pub(crate) lost: u64,
-    /// Lost in the bad state of the burst model.
+    /// Frames that were dropped in the bad state of the burst model.
     pub(crate) lost_in_burst: u64,
-    /// Dropped in a blackout.
+    /// Frames that were dropped in a blackout.
     pub(crate) blacked_out: u64,
-    /// Dropped because the packet was larger than the MTU.
+    /// Frames that were dropped because the packet was larger than the MTU.
     pub(crate) too_large: u64,
-    /// Dropped because the policer's bucket was empty.
+    /// Frames that were dropped because the policer's bucket had too few tokens.
     pub(crate) policed: u64,
-    /// Dropped because the queue before the rate was full.
+    /// Frames that were dropped because the rate limiter's queue was full.
     pub(crate) queue_full: u64,
-    /// Dropped by CoDel, because the sender does not use ECN.
+    /// Frames that CoDel dropped, because it could not mark them with ECN.
     pub(crate) codel: u64,
-    /// Refused by the device at the other end.
+    /// Frames that the device at the other end refused.
     pub(crate) refused: u64,
-    /// Frames that are waiting for the rate.
+    /// Frames that are in the rate limiter's queue.
     pub(crate) queued: u64,
-    /// Frames that are in flight.
+    /// Frames that have left the queue and have not arrived yet.
     pub(crate) in_flight: u64,
 
-    // The frames of the following counts are also counted above.
+    // The following frames are also in one of the counts above.
     pub(crate) marked: u64,
     pub(crate) corrupted: u64,
     pub(crate) held_back: u64,
-    /// Messages to senders of frames that were too large. They are not counted as frames.
+    /// ICMP messages to the senders of frames that were too large. These messages are not in any other count.
     pub(crate) told: u64,
 }
 

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest request in bytes.
 const LINE: u64 = 4_096;
 
-/// A listener. Dropping it removes the socket.
+/// The listener of a wire. Dropping this value removes the socket.
 #[derive(Debug)]
 pub(super) struct Control {
     path: PathBuf,
@@ -40,11 +40,11 @@ impl Control {
     pub(super) fn start(name: &str, handle: Handle) -> anyhow::Result<Self> {
         let path = path(name)?;
         fs::create_dir_all(DIRECTORY).with_context(|| format!("cannot make {DIRECTORY}"))?;
-        // Only a running wire accepts connections. A socket file alone does not show that a wire runs.
+        // A socket file may be left from a killed wire. Only a running wire accepts connections.
         if UnixStream::connect(&path).is_ok() {
             bail!("a wire {name} runs already; choose another name with --name");
         }
-        // A killed wire leaves its socket behind.
+        // A wire that was killed has not removed its socket.
         let _ = fs::remove_file(&path);
         let listener =
             UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
@@ -64,7 +64,7 @@ impl Drop for Control {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // The directory cannot be removed as long as other wires have sockets in it.
+        // Removing the directory fails as long as other wires have sockets in it.
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_dir(DIRECTORY);
     }
@@ -91,10 +91,10 @@ pub(super) fn ask(name: &str, request: &str) -> anyhow::Result<State> {
 fn serve(listener: &UnixListener, handle: &Handle, stop: &Interrupt) {
     while !stop.is_set() {
         match listener.accept() {
-            // The other side may have gone away. In that case nobody needs the answer.
+            // Errors are ignored, because they mean that the client no longer waits for the answer.
             Ok((stream, _)) => drop(converse(stream, handle)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK),
-            // A broken listener ends the control of the wire, but not the wire.
+            // If the listener fails, the wire continues to run but can no longer be controlled.
             Err(_) => return,
         }
     }
@@ -104,7 +104,7 @@ fn converse(mut stream: UnixStream, handle: &Handle) -> anyhow::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut line = String::new();
-    // A client that sends no line end cannot make the buffer grow beyond LINE.
+    // LINE limits the buffer for a client that sends no line end.
     BufReader::new((&stream).take(LINE)).read_line(&mut line)?;
     let answer = match answer(&line, handle) {
         Ok(answer) => answer,
@@ -131,7 +131,7 @@ fn answer(line: &str, handle: &Handle) -> anyhow::Result<String> {
 }
 
 fn path(name: &str) -> anyhow::Result<PathBuf> {
-    // Without slashes, a name cannot lead out of the directory.
+    // Slashes are not allowed, because the name is part of a path below the directory.
     let allowed = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
     if name.is_empty() || !name.chars().all(allowed) {
         bail!("\"{name}\" cannot be the name of a wire; use letters, digits, \"-\", \"_\" and \".\"");

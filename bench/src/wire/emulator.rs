@@ -1,4 +1,4 @@
-//! A running wire, and the namespaces that it joins.
+//! A running wire, and the namespaces at its ends.
 
 use std::{
     sync::{Arc, mpsc},
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::namespace::{Namespace, join};
 
-/// The namespaces that a wire joins, and the name of its devices.
+/// The namespaces at the ends of a wire, and the name of the devices in them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends<'a> {
     pub(crate) client: &'a Namespace,
@@ -26,7 +26,7 @@ pub(crate) struct Ends<'a> {
     pub(crate) device: &'a str,
 }
 
-/// A running wire. Dropping it stops it and removes its devices.
+/// A running wire. Dropping this value stops the wire and removes its devices.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) handle: Handle,
@@ -35,8 +35,8 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Makes a device in each namespace and a thread between them. The devices are up and have no addresses, and frames
-    /// pass unchanged.
+    /// Makes a device in each namespace, and starts a thread that moves frames between them. The devices are up and have no
+    /// addresses, and frames pass unchanged.
     ///
     /// Leaves nothing behind if it fails.
     pub(crate) fn start(ends: &Ends<'_>, mtu: u16, seed: u64) -> anyhow::Result<Self> {
@@ -50,14 +50,15 @@ impl Wire {
         let wake = Arc::new(eventfd(0, flags).context("cannot make an event descriptor")?);
         let handle = Handle { requests: sender, wake: wake.clone() };
         let start = Instant::now();
-        // Each direction has its own random numbers. Doubling makes the seeds of two wires differ.
+        // Each direction has its own seed. Because the seed is doubled, wires with different seeds have no direction's seed in
+        // common.
         let links = [Link::new(seed.wrapping_mul(2), start), Link::new(seed.wrapping_mul(2) + 1, start)];
         let pump = Pump { taps, links, requests, wake, start };
         let thread = thread::Builder::new().name("wire".to_owned()).spawn(|| pump.run());
         Ok(Self { handle, thread: Some(thread.context("cannot start a thread")?), control: None })
     }
 
-    /// Accepts requests from other processes under a name. Fails if the name is in use.
+    /// Makes a control socket with this name, through which other processes can send requests. Fails if the name is in use.
     pub(crate) fn listen(&mut self, name: &str) -> anyhow::Result<()> {
         self.control = Some(Control::start(name, self.handle.clone())?);
         Ok(())
@@ -69,9 +70,9 @@ impl Wire {
 
     /// Stops the wire, which removes the devices, and returns the last account.
     pub(crate) fn stop(mut self) -> anyhow::Result<State> {
-        // The listener ends first, so that no request is under way when the wire stops.
+        // The listener is stopped first, so that no request is in progress when the wire stops.
         self.control = None;
-        // A failed wire accepts no requests. Its error is returned below.
+        // If the wire's thread has failed, sending the request fails too. The thread's error is returned below.
         let _ = self.handle.send(Request::Stop);
         join(self.thread.take().context("the wire was stopped before")?).context("the wire failed")
     }

@@ -1,13 +1,13 @@
-//! Work inside an Ethernet frame: marking it, corrupting it, measuring its packet.
+//! Functions on Ethernet frames: ECN marking, corruption, and the length of the packet.
 
 use warren_packet::{checksum, ip::protocol};
 
 use crate::random::Random;
 
-/// A frame as a TAP device has it, without preamble and check sequence.
+/// A frame as a TAP device returns it, without preamble and frame check sequence.
 pub(crate) type Frame = Vec<u8>;
 
-/// Bytes of both addresses and the type (IEEE 802.3).
+/// Bytes of the Ethernet header: two addresses and the type (IEEE 802.3).
 pub(super) const ETHERNET: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
@@ -19,7 +19,7 @@ pub(super) enum Version {
     Six,
 }
 
-/// Returns the IP version, as the frame's type gives it. None for ARP and other protocols.
+/// Returns the IP version according to the frame's EtherType. None for ARP and other protocols.
 pub(super) fn version(frame: &[u8]) -> Option<Version> {
     match frame.get(12..ETHERNET)?.try_into().ok()? {
         IPV4 => Some(Version::Four),
@@ -28,7 +28,7 @@ pub(super) fn version(frame: &[u8]) -> Option<Version> {
     }
 }
 
-/// Returns the length of the IP packet by its header. None without an IP packet.
+/// Returns the length of the IP packet according to its header. None if the frame has no IP packet.
 pub(super) fn packet_bytes(frame: &[u8]) -> Option<usize> {
     let word = |at| Some(usize::from(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?)));
     match version(frame)? {
@@ -44,8 +44,8 @@ pub(super) fn mark(frame: &mut [u8]) -> bool {
     match version(frame) {
         Some(Version::Four) => {
             let Some(&[first, class]) = frame.get(ETHERNET..ETHERNET + 2) else { return false };
-            // 00 means that the sender does not use ECN (RFC 3168). Without a whole header, there is no checksum to
-            // correct.
+            // The ECN field 00 means that the sender does not use ECN (RFC 3168). A frame that is shorter than an IPv4 header is
+            // not marked either.
             if class & BITS == 0 || frame.len() < ETHERNET + 20 {
                 return false;
             }
@@ -55,7 +55,7 @@ pub(super) fn mark(frame: &mut [u8]) -> bool {
             amend(frame, ETHERNET + 10, old, new);
             true
         }
-        // The traffic class is split over two bytes. Its last bits are bits 4 and 5 of the second.
+        // The IPv6 traffic class is split over two bytes. Its two lowest bits are bits 4 and 5 of the second byte.
         Some(Version::Six) => match frame.get_mut(ETHERNET + 1) {
             Some(byte) if *byte >> 4 & BITS != 0 => {
                 *byte |= BITS << 4;
@@ -77,7 +77,8 @@ pub(super) fn corrupt(frame: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Flips one random bit of a UDP payload and corrects the checksum, so that the program gets it. Returns false for other packets.
+/// Flips one random bit of a UDP payload and corrects the checksum, so that the receiver's kernel does not detect the change.
+/// Returns false if the frame has no UDP payload.
 pub(super) fn corrupt_udp(frame: &mut [u8], random: &mut Random) -> bool {
     const HEADER: usize = 8;
     let Some(udp) = udp(frame) else { return false };
@@ -90,10 +91,10 @@ pub(super) fn corrupt_udp(frame: &mut [u8], random: &mut Random) -> bool {
     let Some(byte) = frame.get_mut(at) else { return false };
     let (old, new) = (*byte, *byte ^ bit);
     *byte = new;
-    // The checksum is a sum of 16-bit words. The headers before the payload have a whole number of words.
+    // The checksum is over 16-bit words. The payload starts on a word boundary, because the UDP header has eight bytes.
     let word =
         |byte: u8| if (at - payload).is_multiple_of(2) { u16::from(byte) << 8 } else { u16::from(byte) };
-    // 0 means that the sender used no checksum (RFC 768). It stays 0.
+    // A UDP checksum of 0 means that the sender did not compute one (RFC 768). In that case, the field is not changed.
     let has_checksum = frame.get(udp + 6..udp + 8).is_some_and(|checksum| checksum != [0, 0]);
     if has_checksum {
         amend(frame, udp + 6, word(old), word(new));
@@ -107,7 +108,7 @@ fn udp(frame: &[u8]) -> Option<usize> {
         Version::Four => {
             let header = usize::from(frame.get(ETHERNET)? & 0x0f) * 4;
             let fragment = u16::from_be_bytes(frame.get(ETHERNET + 6..ETHERNET + 8)?.try_into().ok()?);
-            // "More fragments" or a fragment offset.
+            // A packet is a fragment if "more fragments" is set or the fragment offset is not 0.
             let whole = fragment & 0x3fff == 0;
             (whole && *frame.get(ETHERNET + 9)? == protocol::UDP).then_some(ETHERNET + header)
         }
@@ -115,11 +116,12 @@ fn udp(frame: &[u8]) -> Option<usize> {
     }
 }
 
-/// Corrects a checksum after a change of a word. In UDP, 0xffff stands for 0, which means "no checksum".
+/// Updates the checksum at offset `at` after a word has changed from `old` to its new value. In UDP, a checksum of 0 is written
+/// as 0xffff, because 0 means "no checksum".
 fn amend(frame: &mut [u8], at: usize, old: u16, new: u16) {
     if let Some(&[high, low]) = frame.get(at..at + 2) {
         let sum = match checksum::update(u16::from_be_bytes([high, low]), old, new) {
-            // Offset 10 is the checksum of the IPv4 header, in which 0 is a normal value.
+            // Offset 10 is the checksum of the IPv4 header, where 0 is a normal value.
             0 if at != ETHERNET + 10 => 0xffff,
             sum => sum,
         };
@@ -139,7 +141,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Makes a frame with a UDP packet that has these ECN bits.
+    /// Makes a frame with an IPv4 UDP packet that has these ECN bits.
     pub(in crate::wire) fn udp4(payload: usize, class: u8) -> Frame {
         let mut header =
             etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, [192, 0, 2, 2], [192, 0, 2, 1])
@@ -168,7 +170,7 @@ pub(super) mod tests {
         frame
     }
 
-    /// Returns whether all checksums of a frame are right, according to another library.
+    /// Returns whether all checksums of a frame are correct, according to an independent library.
     fn checksums_hold(frame: &[u8]) -> bool {
         let packet = SlicedPacket::from_ethernet(frame).unwrap();
         let Some(TransportSlice::Udp(udp)) = &packet.transport else { panic!("{packet:?}") };

@@ -1,8 +1,10 @@
-//! One direction of the wire as a pure state machine: frames and times in, frames and deadlines out.
+//! One direction of the wire as a pure state machine. The caller passes in frames and the current time, and gets frames and
+//! deadlines.
 //!
-//! A frame passes blackout, MTU, policer, the queue before the rate, loss, corruption and delay (with jitter, reordering and
-//! duplication). Events count from the time at which they were due, not from the call that noticed them. So a late caller
-//! does not slow the link down. Frames that are not held back keep their order, even if settings change.
+//! A frame passes these stages: blackout, MTU, policer, rate limit with a queue, loss, corruption, and delay (with jitter,
+//! reordering and duplication). Times are computed from the time at which the previous event was due, and not from the time of
+//! the call. So a late call does not slow the link down. Frames that are not held back for reordering keep their order, even if
+//! settings change.
 
 use std::{
     cmp::Reverse,
@@ -34,16 +36,16 @@ pub(super) struct Link {
     start: Instant,
     blackout_set: Instant,
     bucket: Bucket,
-    /// Frames that wait for the rate, with their times of arrival.
+    /// The rate limiter's queue: frames with their times of arrival.
     queue: VecDeque<(Instant, Frame)>,
-    /// Whether the first frame of the queue is on the line. CoDel has decided about it by then.
+    /// Whether the first frame of the queue is being sent. CoDel decides about a frame before it is sent.
     is_on_line: bool,
     codel: Codel,
     queued_bytes: u64,
-    /// When the line is free: the time at which the last frame that left the queue has left the line too.
+    /// The time at which the last frame that left the queue was completely sent, and the line became free.
     line_free: Instant,
     flying: BinaryHeap<Reverse<Flying>>,
-    /// When the last frame that was not held back arrives.
+    /// The latest arrival time of the frames that were not held back.
     last_due: Instant,
     launched: u64,
 }
@@ -72,10 +74,10 @@ impl Link {
 
     /// Changes settings from `now` on.
     pub(super) fn change(&mut self, change: &Change, now: Instant) {
-        // Frames that left before `now` did so under the old settings.
+        // The old settings apply to frames that leave the queue before `now`.
         self.advance(now);
         for &setting in &change.0 {
-            // A blackout counts from the moment at which it is set.
+            // The time of a blackout starts when it is set.
             if matches!(setting, Setting::Blackout(_)) {
                 self.blackout_set = now;
             }
@@ -85,7 +87,7 @@ impl Link {
             }
             self.settings.apply(setting);
         }
-        // A higher rate may let frames leave at once.
+        // With a higher rate, frames may leave the queue at `now`.
         self.advance(now);
     }
 
@@ -98,7 +100,7 @@ impl Link {
         Account { queued: count(self.queue.len()), in_flight: count(self.flying.len()), ..self.account }
     }
 
-    /// Accepts a frame. A returned frame is an answer that goes to the sender at once.
+    /// Accepts a frame from the sender. If it returns a frame, this is an ICMP message to the sender.
     pub(super) fn offer(&mut self, mut frame: Frame, now: Instant) -> Option<Frame> {
         self.advance(now);
         self.account.received += 1;
@@ -107,7 +109,7 @@ impl Link {
             self.account.blacked_out += 1;
             return None;
         }
-        // Only IP packets have a length to compare. ARP and the like pass.
+        // The MTU applies only to IP packets, so ARP and other protocols pass.
         if let Some(mtu) = self.settings.mtu
             && frame::packet_bytes(&frame).is_some_and(|bytes| bytes > usize::from(mtu.bytes))
         {
@@ -123,7 +125,7 @@ impl Link {
         let rate = self.settings.rate;
         let packets = u64::try_from(self.queue.len()).unwrap_or(u64::MAX).saturating_add(1);
         let backlog = self.queued_bytes + bytes(&frame);
-        // Without a rate, no frame stays in the queue.
+        // Without a rate, frames leave the queue immediately, so it cannot be full.
         if self.settings.queue.is_exceeded(packets, backlog, rate) && rate.is_some() {
             self.account.queue_full += 1;
             return None;
@@ -135,7 +137,7 @@ impl Link {
         }
         self.queued_bytes = backlog;
         self.queue.push_back((now, frame));
-        // Without a rate, the frame leaves at once.
+        // Without a rate, the frame leaves the queue immediately.
         self.advance(now);
         None
     }
@@ -150,7 +152,7 @@ impl Link {
         Some(frame)
     }
 
-    /// Counts a delivered frame as refused by the other end.
+    /// Counts a frame that [`Self::take`] has returned as refused instead of delivered.
     pub(super) fn refused(&mut self, frame: &Frame) {
         self.account.delivered -= 1;
         self.account.delivered_bytes -= bytes(frame);
@@ -160,7 +162,7 @@ impl Link {
     /// Returns the time of the next event if no frame is offered before it.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let arrival = self.flying.peek().map(|Reverse(first)| first.due);
-        // The frame on the line arrives after its departure, so this is early enough.
+        // The frame that is being sent cannot arrive before its departure, so its departure is early enough as a deadline.
         let departure = self.departure();
         match (arrival, departure) {
             (Some(arrival), Some(departure)) => Some(arrival.min(departure)),
@@ -168,14 +170,14 @@ impl Link {
         }
     }
 
-    /// Returns when the frame on the line leaves it.
+    /// Returns the time at which the first frame of the queue will be completely sent.
     fn departure(&self) -> Option<Instant> {
         let (arrived, frame) = self.queue.front()?;
         let begin = self.line_free.max(*arrived);
         Some(self.settings.rate.map_or(begin, |rate| begin + time_on_line(frame, rate)))
     }
 
-    /// Launches the frames that have left the queue by `now`.
+    /// Removes from the queue the frames that are completely sent by `now`, and launches them.
     fn advance(&mut self, now: Instant) {
         loop {
             self.put_on_line();
@@ -188,17 +190,18 @@ impl Link {
         }
     }
 
-    /// Puts the next frame on the line. CoDel may drop frames before it.
+    /// Starts to send the next frame, unless a frame is being sent. CoDel may drop frames before that.
     fn put_on_line(&mut self) {
         while !self.is_on_line
             && let Some((arrived, frame)) = self.queue.front_mut()
         {
             self.is_on_line = true;
             let Some(target) = self.settings.codel else { return };
-            // The frame's wait ends when the line is free for it.
+            // The frame has waited from its arrival until the line is free.
             let begin = self.line_free.max(*arrived);
             let rest = self.queued_bytes - bytes(frame);
-            // With at most one full frame behind it, a wait is not congestion (`maxpacket` in RFC 8289).
+            // If at most one full frame is behind this frame, CoDel does not treat its wait as congestion (`maxpacket` in RFC
+            // 8289).
             let patience = Patience { target, ..Patience::default() };
             if !self.codel.signals(begin, patience, begin - *arrived, rest <= FRAME) {
                 return;
@@ -232,15 +235,15 @@ impl Link {
         if self.chance.corrupt_udp.chance(corrupt_udp.value()) {
             corrupted |= frame::corrupt_udp(&mut frame, &mut self.chance.corrupt_udp);
         }
-        // A frame counts once, even if both kinds of corruption hit it.
+        // A frame counts only once, even if both kinds of corruption are applied to it.
         self.account.corrupted += u64::from(corrupted);
-        // A jitter larger than the delay must not let a frame arrive before it has left.
+        // If the jitter is larger than the delay, the sum could be before the departure, so the departure is the minimum.
         let arrival = wander(at + delay, self.jitter(at)).max(at);
         let held = reorder.filter(|reorder| self.chance.reorder.chance(reorder.share.value()));
         let due = match held {
             Some(Reorder { by, .. }) => {
                 self.account.held_back += 1;
-                // `last_due` stays as it is, so that later frames overtake this one.
+                // `last_due` is not changed, so that later frames can overtake this one.
                 self.last_due.max(arrival) + by
             }
             None => {
@@ -260,10 +263,10 @@ impl Link {
         self.flying.push(Reverse(Flying { due, order: self.launched, frame }));
     }
 
-    /// Returns how far the delay is from its middle, in seconds.
+    /// Returns the deviation of the delay from its configured value, in seconds.
     ///
-    /// It moves in straight lines between random points that are four jitters apart. So it changes by at most half the
-    /// time that passes, and cannot make one frame overtake another.
+    /// The deviation is a random value at each multiple of four jitters, and is interpolated linearly in between. So within a
+    /// time t, it changes by at most t / 2, and one frame cannot overtake another.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the whole part of a time")]
     fn jitter(&self, at: Instant) -> f64 {
         let jitter = self.settings.jitter.as_secs_f64();
@@ -271,8 +274,7 @@ impl Link {
             return 0.0;
         }
         let place = at.saturating_duration_since(self.start).as_secs_f64() / (4.0 * jitter);
-        // The number depends on the time and not on earlier draws, so that the jitter does not depend on the
-        // number of frames.
+        // The random value depends only on the index, so that the jitter does not depend on the number of frames.
         let point = |index: u64| 2.0 * random::at(self.seed, Chance::JITTER, index) - 1.0;
         let (index, rest) = (place.floor() as u64, place.fract());
         jitter * (point(index) * (1.0 - rest) + point(index + 1) * rest)
@@ -284,18 +286,17 @@ impl Link {
             Blackout::Off => false,
             Blackout::On => true,
             Blackout::Once(time) => since < time,
-            // A period of 0 is refused when it is parsed. The maximum only makes sure that nothing is divided
-            // by 0.
+            // The parser does not accept a period of 0. `max(1)` is only a safeguard against a division by zero.
             Blackout::Every { dark, period } => since.as_nanos() % period.as_nanos().max(1) < dark.as_nanos(),
         }
     }
 }
 
-/// The tokens of a policer.
+/// The token bucket of a policer.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     bytes: f64,
-    /// When the bucket had this many bytes.
+    /// The time at which the bucket had this many bytes.
     at: Instant,
 }
 
@@ -304,7 +305,7 @@ impl Bucket {
     fn take(&mut self, police: Police, frame: u64, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         let full = float(police.bucket);
-        // An idle policer saves up no more than its bucket holds.
+        // The tokens never exceed the size of the bucket.
         *self = Self { bytes: (self.bytes + passed * float(police.rate) / 8.0).min(full), at: now };
         let passes = self.bytes >= float(frame);
         self.bytes -= if passes { float(frame) } else { 0.0 };
@@ -312,7 +313,7 @@ impl Bucket {
     }
 }
 
-/// A frame in flight. Frames are ordered by arrival, then by departure.
+/// A frame in flight. Frames are ordered by arrival time, then by the order of launch.
 #[derive(Debug)]
 struct Flying {
     due: Instant,
@@ -340,7 +341,8 @@ impl PartialEq for Flying {
     }
 }
 
-/// The random choices. Each setting has its own random numbers, so a change of one does not affect the others.
+/// The random generators. Each setting has its own generator, so a change of one setting does not affect the random choices of
+/// the others.
 #[derive(Debug)]
 struct Chance {
     loss: Random,
@@ -367,7 +369,7 @@ impl Chance {
         }
     }
 
-    /// Advances the burst model by one frame, and returns whether the frame is lost.
+    /// Advances the burst model by one frame, and returns whether this frame is lost.
     fn in_burst(&mut self, burst: Option<Burst>) -> bool {
         let Some(Burst { enter, leave, loss }) = burst else {
             self.is_bad = false;

@@ -1,4 +1,4 @@
-//! The thread that moves frames between the devices, as the links decide, and answers requests.
+//! The thread that moves frames between the devices through the links, and answers requests.
 
 use std::{
     num::NonZeroU64,
@@ -21,41 +21,43 @@ use super::{
 };
 use crate::{usage::Mark, way::Way};
 
-/// Maximum number of frames that are read from one device before the other device has its turn.
+/// Maximum number of frames that are read from one device before the other device is read.
 const TURN: usize = 32;
 
-/// Time before a deadline at which the sleep ends. An idle core of a virtual machine takes that long to wake up.
+/// The sleep ends this time before a deadline, because an idle core of a virtual machine takes that long to wake up.
 const EARLY: Duration = Duration::from_micros(50);
 
 /// Both devices and the links between them.
 #[derive(Debug)]
 pub(super) struct Pump {
     pub(super) taps: [Tap; 2],
-    /// From the first device to the second, and back.
+    /// The link from the first device to the second one, and the link back.
     pub(super) links: [Link; 2],
     pub(super) requests: mpsc::Receiver<Request>,
-    /// An event descriptor that is written with each request.
+    /// An eventfd to which the sender of a request writes, in order to wake the thread.
     pub(super) wake: Arc<OwnedFd>,
     pub(super) start: Instant,
 }
 
 impl Pump {
-    /// Moves frames until a stop request, or until nobody is left to send one.
+    /// Moves frames until a stop request, or until all senders of requests are gone.
     pub(super) fn run(mut self) -> anyhow::Result<State> {
-        // By default, the kernel wakes sleepers up to 50 us late. If it refuses this, delays are less exact.
+        // By default, the kernel may wake a sleeping thread up to 50 us late. If the slack cannot be changed, delays are less
+        // exact.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mark = Mark::of_thread()?;
         loop {
             let mut is_idle = true;
             for from in [0, 1] {
                 is_idle &= !self.read(from)?;
-                // It writes after each read, so that frames of one direction do not wait for those of the other.
+                // Frames are written after each read, so that frames of one direction do not wait for reads of the other
+                // direction.
                 self.write();
             }
             if is_idle {
                 self.wait()?;
             }
-            // Each turn handles only one request, so that requests cannot delay frames.
+            // Each iteration handles at most one request, so that many requests cannot delay frames.
             match self.requests.try_recv() {
                 Ok(Request::Change(changes, answer)) => {
                     let now = Instant::now();
@@ -66,7 +68,7 @@ impl Pump {
                             Way::Down => down.change(change, now),
                         }
                     }
-                    // Nobody may be waiting for the answer any more, which does not matter.
+                    // Sending fails if the requester no longer waits for the answer, which does no harm.
                     let _ = answer.send(self.state(&mark)?);
                 }
                 Ok(Request::State(answer)) => {
@@ -78,7 +80,7 @@ impl Pump {
         }
     }
 
-    /// Reads up to [`TURN`] frames from one device, and returns whether there were any.
+    /// Reads up to [`TURN`] frames from one device, and returns whether it had any frames.
     fn read(&mut self, from: usize) -> anyhow::Result<bool> {
         let (Some(tap), Some(link)) = (self.taps.get_mut(from), self.links.get_mut(from)) else {
             return Ok(false);
@@ -86,16 +88,17 @@ impl Pump {
         for count in 0..TURN {
             let Some(frame) = tap.read()? else { return Ok(count > 0) };
             if let Some(reply) = link.offer(frame, Instant::now()) {
-                // The answer goes back to the sender's device. If the device is down, nobody waits for it.
+                // The ICMP message is written to the sender's device. If this fails because the device is down, the message is
+                // not needed.
                 let _ = tap.write(&reply);
             }
         }
         Ok(true)
     }
 
-    /// Writes the frames that have arrived at either end.
+    /// Writes the frames that are due to the devices at both ends.
     fn write(&mut self) {
-        // The first link ends at the second device, and the second link at the first.
+        // The first link leads to the second device, and the second link to the first device.
         for (link, tap) in self.links.iter_mut().zip(self.taps.iter().rev()) {
             let now = Instant::now();
             while let Some(frame) = link.take(now) {
@@ -110,7 +113,7 @@ impl Pump {
     fn wait(&self) -> anyhow::Result<()> {
         let deadline = self.links.iter().filter_map(Link::deadline).min();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // This close to a deadline, the loop looks at the clock instead of sleeping.
+        // Less than EARLY before a deadline, the loop does not sleep but checks the clock repeatedly.
         if left.is_some_and(|left| left <= EARLY) {
             return Ok(());
         }
@@ -126,7 +129,7 @@ impl Pump {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error).context("cannot wait for frames"),
         }
-        // The value read does not matter, because the requests are in the channel.
+        // Reading resets the eventfd. The value is not needed, because the requests are in the channel.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         Ok(())
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{account::Account, settings::Change};
 use crate::way::Way;
 
-/// A request from outside. The answer goes back through its channel.
+/// A request from another thread. The answer is sent through the channel in the request.
 #[derive(Debug)]
 pub(super) enum Request {
     Change(Vec<(Way, Change)>, mpsc::Sender<State>),
@@ -32,7 +32,7 @@ pub(crate) struct State {
 /// The state of one direction.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct DirectionState {
-    /// The settings, in the form of the command line.
+    /// The settings, in the syntax of the command line.
     pub(crate) settings: String,
     #[serde(flatten)]
     pub(crate) account: Account,
@@ -40,7 +40,7 @@ pub(crate) struct DirectionState {
     pub(crate) missed: u64,
 }
 
-/// Sends requests to a wire from other threads.
+/// A handle with which other threads send requests to a wire.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     pub(super) requests: mpsc::Sender<Request>,
@@ -48,7 +48,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Changes settings, all at the same moment and in this order.
+    /// Applies changes in this order, all at the same moment.
     pub(crate) fn change(&self, changes: &[(Way, Change)]) -> anyhow::Result<State> {
         let (answer, answered) = mpsc::channel();
         self.send(Request::Change(changes.to_vec(), answer))?;
@@ -64,7 +64,7 @@ impl Handle {
 
     pub(super) fn send(&self, request: Request) -> anyhow::Result<()> {
         self.requests.send(request).map_err(|_| anyhow!("the wire has ended"))?;
-        // The wire's thread sleeps in poll(2), which a channel cannot end.
+        // The wire's thread sleeps in poll(2), so a message in the channel does not wake it.
         rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).context("cannot wake the wire")?;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! `wire --self-test`: checks with real packets between namespaces that the emulator obeys its settings.
 //!
-//! It measures what a program sees. Delays are measured from before the send call to the other kernel's receive time
-//! stamp. Rates and losses come from the receiver's count.
+//! The measurements are those of a program at the ends of the wire. Delays are measured from before the send call to the time
+//! stamp of receipt in the other namespace. Rates and losses are computed from the receiver's counts.
 
 mod bed;
 mod traffic;
@@ -26,7 +26,7 @@ const FULL: usize = 1_472;
 const SMALL: usize = 22;
 const MILLION: u32 = 1_000_000;
 
-/// Runs and prints all checks. Fails if one fails.
+/// Runs all checks and prints the results. Fails if a check fails.
 pub(super) fn run(interrupt: &Interrupt, json: bool) -> anyhow::Result<()> {
     let machine = Machine::here();
     let mut checks = Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn run(interrupt: &Interrupt, json: bool) -> anyhow::Result<()> {
     for (name, measure) in groups {
         eprintln!("measuring {name}");
         checks.extend(measure(&bed, interrupt)?);
-        // Each group starts with a plain wire.
+        // Each group of checks starts with default settings.
         bed.set("clear")?;
     }
     checks.push(balance(&bed.wire.stop()?));
@@ -57,7 +57,7 @@ pub(super) fn run(interrupt: &Interrupt, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sets the wire, sends through it and compares.
+/// A function that changes the wire's settings, sends packets through the wire, and checks the result.
 type Measure = fn(&Bed, &Interrupt) -> anyhow::Result<Vec<Check>>;
 
 #[derive(Clone, Debug, Serialize)]
@@ -123,7 +123,7 @@ fn rates(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     {
         bed.set(&format!("clear {settings} queue=20ms"))?;
         let frame = f64::from(HEADERS) + 1_472.0;
-        // More than the rate is offered, so that the rate is the limit.
+        // The sender offers 15 % more than the rate, so that the wire's rate is the limit.
         let per_second = 1.15 * mbit * 1e6 / 8.0 / frame;
         let before = bed.state()?;
         let heard = traffic::carry(bed, Stream::lasting(2.0, per_second, FULL), interrupt)?;
@@ -159,21 +159,20 @@ fn capacity(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
             number(bits / 1e9 / cpu.max(1e-9))
         ),
         allowed: "at least 1",
-        // One core must carry at least 1 Gbit in each second of its time.
+        // The wire must carry at least 1 Gbit per second of CPU time.
         passed: gbit >= 1.0 && bits / 1e9 >= cpu,
     }])
 }
 
 fn losses(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     let mut checks = Vec::new();
-    // The burst model is in the bad state for enter / (enter + leave) of all frames.
+    // In the burst model, the share of frames in the bad state is enter / (enter + leave).
     for (settings, share) in [("loss=5%", 0.05), ("loss=0 burst=2%:18%", 0.1)] {
         bed.set(settings)?;
         let before = bed.state()?;
         let heard = traffic::carry(
             bed,
-            // The sender waits for the kernel and loses nothing itself, because each loss is compared with
-            // the wire's own count.
+            // With `waits`, only the wire loses packets, because the receiver's losses are compared with the wire's own count.
             Stream { payload: SMALL, packets: MILLION, per_second: 110_000.0, waits: true },
             interrupt,
         )?;
@@ -197,7 +196,7 @@ fn losses(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
 fn repetition(_: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     const PACKETS: u32 = 50_000;
     let heard = |seed: u64| -> anyhow::Result<HashSet<u32>> {
-        // Each run has its own wire, because the seed is given at the start.
+        // Each run needs a new wire, because the seed can only be set at the start of a wire.
         let bed = Bed::create(seed)?;
         bed.set("loss=3% burst=1%:30%")?;
         let stream = Stream { payload: SMALL, packets: PACKETS, per_second: 60_000.0, waits: true };

@@ -10,76 +10,78 @@ use crate::way::{Way, Ways};
 /// The settings of one direction. By default, frames pass unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
-    /// Bits of frames per second. None does not limit the rate.
+    /// The rate in bits of frames per second. None means no limit.
     pub(crate) rate: Option<u64>,
-    /// How much may wait for the rate, including the frame on the line. If more would wait, the newest frame is
-    /// dropped.
+    /// The maximum length of the rate limiter's queue, including the frame that is being sent. If a new frame would exceed it,
+    /// that frame is dropped.
     pub(crate) queue: Length,
-    /// Drops frames that exceed a rate, without a queue. It acts before `rate`.
+    /// Drops frames that exceed a rate, without queueing them. The policer comes before `rate`.
     pub(crate) police: Option<Police>,
-    /// Beyond this backlog, ECN-capable packets are marked "congestion experienced" (RFC 3168).
+    /// If the queue is longer than this, new ECN-capable packets are marked "congestion experienced" (RFC 3168).
     pub(crate) ecn: Option<Length>,
-    /// CoDel's target. If packets wait longer than this for the rate, CoDel marks ECN-capable packets and drops
-    /// others (RFC 8289).
+    /// CoDel's target (RFC 8289). If packets stay longer than this in the queue, CoDel marks ECN-capable packets and drops
+    /// others.
     pub(crate) codel: Option<Duration>,
     pub(crate) delay: Duration,
-    /// How far the delay varies to each side. Frames keep their order.
+    /// The maximum deviation from `delay`, in both directions. Frames keep their order.
     pub(crate) jitter: Duration,
     pub(crate) loss: Share,
     pub(crate) burst: Option<Burst>,
     pub(crate) reorder: Option<Reorder>,
     pub(crate) duplicate: Share,
-    /// Flips one bit after the Ethernet header. Checksums detect it.
+    /// The share of frames in which one bit after the Ethernet header is flipped. Checksums detect the change.
     pub(crate) corrupt: Share,
-    /// Flips one bit of a UDP payload and corrects the checksum, so that the program gets it.
+    /// The share of frames in which one bit of a UDP payload is flipped and the checksum is corrected, so that the receiver's
+    /// kernel does not detect the change.
     pub(crate) corrupt_udp: Share,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) blackout: Blackout,
 }
 
-/// A policer: a token bucket, which drops frames for which it has no tokens.
+/// A policer: a token bucket that drops frames if it has too few tokens.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Police {
-    /// Bits of frames per second that fill the bucket.
+    /// The rate at which the bucket is filled, in bits per second.
     pub(crate) rate: u64,
-    /// Bytes that the bucket holds.
+    /// The size of the bucket in bytes.
     pub(crate) bucket: u64,
 }
 
-/// Loss in bursts by the model of Gilbert and Elliott: a Markov chain with a good state without loss and a bad state.
+/// Loss in bursts by the Gilbert-Elliott model: a Markov chain with a good state, in which no frame is lost, and a bad state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Burst {
-    /// The probability, for each frame in the good state, that the state turns bad.
+    /// The probability of a change from the good to the bad state, for each frame.
     pub(crate) enter: Share,
-    /// The probability, for each frame in the bad state, that the state turns good. Its inverse is the mean length of a burst.
+    /// The probability of a change from the bad to the good state, for each frame. The mean length of a burst is 1 divided by
+    /// this probability.
     pub(crate) leave: Share,
     /// The share of frames that are lost in the bad state.
     pub(crate) loss: Share,
 }
 
-/// Holds frames back, so that later frames overtake them.
+/// Reordering: some frames are held back, so that later frames overtake them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reorder {
     pub(crate) share: Share,
     pub(crate) by: Duration,
 }
 
-/// The largest IP packet that passes.
+/// The limit for the size of IP packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Mtu {
     pub(crate) bytes: u16,
-    /// Whether the sender is told by ICMP (RFC 792, RFC 1191, RFC 4443).
+    /// Whether the sender of a packet that is too large gets an ICMP message (RFC 792, RFC 1191, RFC 4443).
     pub(crate) loud: bool,
 }
 
-/// The times at which the link passes nothing.
+/// The times in which the link drops all frames.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Blackout {
     Off,
     On,
-    /// For a time after it was set.
+    /// For this time after the setting was made.
     Once(Duration),
-    /// In the first part of each period after it was set.
+    /// In the first part (`dark`) of each period. The first period starts when the setting is made.
     Every {
         dark: Duration,
         period: Duration,
@@ -87,7 +89,7 @@ pub(crate) enum Blackout {
 }
 
 impl Settings {
-    /// The default length of Linux's queues.
+    /// The default queue length (`txqueuelen`) of Linux.
     const QUEUE: Length = Length::Packets(1_000);
 
     /// Returns the settings of a new link after a change.
@@ -99,7 +101,7 @@ impl Settings {
         settings
     }
 
-    /// Returns how many bits of frames can pass per second. None without a limit.
+    /// Returns the bottleneck rate in bits of frames per second. None without a limit.
     pub(crate) fn bottleneck(&self) -> Option<u64> {
         self.rate.into_iter().chain(self.police.map(|police| police.rate)).min()
     }
@@ -149,7 +151,7 @@ impl Default for Settings {
 }
 
 impl fmt::Display for Settings {
-    /// Writes the settings that differ from the default, in the text form.
+    /// Writes the settings that differ from the default, in the syntax of the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words = Vec::new();
         let mut word = |name: &str, value: Option<String>| {
@@ -209,7 +211,7 @@ pub(crate) enum Setting {
     Blackout(Blackout),
 }
 
-/// Settings that change at the same moment. Settings that are not named stay as they are.
+/// A list of settings to change at the same moment. All other settings stay the same.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Change(pub(super) Vec<Setting>);
 
@@ -225,7 +227,7 @@ impl Change {
         self
     }
 
-    /// Returns the change for each of the directions.
+    /// Returns this change once for each direction in `ways`.
     pub(crate) fn each_way(&self, ways: Ways) -> Vec<(Way, Self)> {
         ways.each().iter().map(|&way| (way, self.clone())).collect()
     }
@@ -242,7 +244,7 @@ impl FromStr for Change {
 }
 
 /// The names and values of all settings.
-// Errors list the whole grammar, because a setting has no `--help`.
+// Error messages contain the whole grammar, because `--help` does not list the settings.
 pub(super) const GRAMMAR: &str = "clear, rate=50mbit|off, queue=100p|64k|50ms, ecn=20p|64k|5ms|off, codel=5ms|off, \
     police=RATE:BUCKET|off, delay=30ms, \
     jitter=5ms, loss=1%, burst=ENTER%:LEAVE%[:LOSS%]|off, reorder=10%:5ms|off, duplicate=1%, corrupt=1%, \
@@ -287,7 +289,7 @@ fn unless_off<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Resul
 fn parse_police(text: &str) -> Result<Police, String> {
     let wrong = || format!("\"{text}\" is not RATE:BUCKET, as in 100mbit:250k");
     let (rate, bucket) = text.split_once(':').ok_or_else(wrong)?;
-    // The tokens of a bucket are bytes.
+    // The size of a bucket must be in bytes.
     match parse_length(bucket)? {
         Length::Bytes(bucket) => Ok(Police { rate: parse_rate(rate)?, bucket }),
         Length::Packets(_) | Length::Time(_) => Err(wrong()),
@@ -297,7 +299,7 @@ fn parse_police(text: &str) -> Result<Police, String> {
 fn parse_burst(text: &str) -> Result<Burst, String> {
     let (enter, rest) =
         text.split_once(':').ok_or_else(|| format!("\"{text}\" is not ENTER%:LEAVE%, as in 1%:30%"))?;
-    // Without LOSS, the bad state loses everything: Gilbert's simpler model.
+    // Without LOSS, all frames in the bad state are lost, as in Gilbert's model.
     let (leave, loss) = rest.split_once(':').unwrap_or((rest, "100%"));
     Ok(Burst { enter: parse_share(enter)?, leave: parse_share(leave)?, loss: parse_share(loss)? })
 }
@@ -314,7 +316,7 @@ fn parse_mtu(text: &str) -> Result<Mtu, String> {
         Some((bytes, "loud")) => (bytes, true),
         Some((_, other)) => return Err(format!("\"{other}\" is not \"loud\", as in 1300:loud")),
     };
-    // 68 is IPv4's minimum (RFC 791). IPv6 links have 1280 or more.
+    // 68 is the minimum MTU of IPv4 (RFC 791). The minimum of IPv6 is 1280.
     match bytes.parse() {
         Ok(bytes) if bytes >= 68 => Ok(Mtu { bytes, loud }),
         _ => Err(format!("\"{bytes}\" is not an MTU from 68 to 65535 bytes")),
@@ -328,7 +330,7 @@ fn parse_blackout(text: &str) -> Result<Blackout, String> {
         (_, None) => parse_duration(text).map(Blackout::Once),
         (_, Some((dark, period))) => {
             let (dark, period) = (parse_duration(dark)?, parse_duration(period)?);
-            // The link divides by the period.
+            // A period of 0 is refused, because the link divides by the period.
             if period.is_zero() {
                 return Err("the period is zero; write DARK/PERIOD, as in 2s/5s".to_owned());
             }

@@ -1,4 +1,4 @@
-//! One end of the wire: a TAP device in a namespace, and its file.
+//! One end of the wire: a TAP device in a namespace.
 
 use std::{
     fs::File,
@@ -16,7 +16,7 @@ use crate::{
     tun_device::duplicate,
 };
 
-/// Number of frames that the kernel queues while the wire does not read. Further frames are dropped and counted.
+/// Maximum number of frames that the kernel queues until the wire reads them. The kernel drops and counts further frames.
 const KERNEL_QUEUE: u32 = 10_000;
 
 /// A TAP device. The kernel removes it once its file is closed.
@@ -24,7 +24,8 @@ const KERNEL_QUEUE: u32 = 10_000;
 pub(super) struct Tap {
     name: String,
     file: File,
-    /// The namespace's device counters. The open file belongs to the namespace, so any thread can read it.
+    /// The namespace's `net/dev` file. An open file shows the counters of the namespace in which it was opened, whatever thread
+    /// reads it.
     counters: File,
     buffer: Vec<u8>,
 }
@@ -34,15 +35,15 @@ impl Tap {
     pub(super) fn create(namespace: &Namespace, name: &str, mtu: u16) -> anyhow::Result<Self> {
         let device = name.to_owned();
         let make = move || {
-            // `thread-self`, because only the thread is in the namespace, not the process.
+            // `/proc/self` would be the process's main thread, which is not in the namespace.
             let counters = File::open("/proc/thread-self/net/dev").context("cannot open the counters")?;
-            // Without this check, the kernel could attach to an existing TAP device of this name.
+            // If a TAP device of this name exists, the kernel would attach to it instead of making a new one.
             if line_of(&text(&counters)?, &device).is_some() {
                 anyhow::bail!("there is a device {device} already");
             }
             let tap = DeviceBuilder::new().name(&device).layer(Layer::L2).mtu(mtu).enable(false);
             let tap = tap.tx_queue_len(KERNEL_QUEUE).build_sync()?;
-            // The wire's thread waits for both devices at once, in poll(2).
+            // Reads must not block, because the wire's thread waits for both devices in poll(2).
             tap.set_nonblocking(true)?;
             Ok((duplicate(&tap)?, counters))
         };
@@ -78,7 +79,7 @@ impl Tap {
     /// Returns the number of frames that the kernel dropped because the wire did not read them in time.
     pub(super) fn missed(&self) -> anyhow::Result<u64> {
         let devices = text(&self.counters)?;
-        // The twelfth of the sixteen columns of /proc/net/dev counts drops on transmission.
+        // The twelfth of the sixteen columns of /proc/net/dev is the number of packets dropped on transmission.
         let dropped =
             line_of(&devices, &self.name).and_then(|line| line.split_whitespace().nth(11)?.parse().ok());
         dropped.with_context(|| format!("the device {} is gone; somebody deleted it", self.name))
@@ -91,7 +92,7 @@ impl AsFd for Tap {
     }
 }
 
-/// A device's columns of /proc/net/dev. Only short names have spaces before them.
+/// Returns a device's columns of /proc/net/dev. Short names are padded with spaces on the left.
 fn line_of<'a>(devices: &'a str, device: &str) -> Option<&'a str> {
     devices.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))
 }

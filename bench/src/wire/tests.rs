@@ -1,4 +1,4 @@
-//! Tests of wires between their own namespaces. They need root.
+//! Tests of wires between namespaces that the tests make. They need root.
 
 use std::thread;
 

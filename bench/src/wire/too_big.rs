@@ -1,5 +1,5 @@
-//! A router's message about a packet that does not fit the next link: "fragmentation needed" (RFC 792, RFC 1191) or
-//! "packet too big" (RFC 4443 section 3.2), as a frame to the sender.
+//! Makes the ICMP message that a router sends if a packet exceeds the MTU of the next link: "fragmentation needed" (RFC 792, RFC
+//! 1191) or "packet too big" (RFC 4443 section 3.2).
 
 use warren_packet::{
     checksum::{Sum, pseudo_header},
@@ -8,11 +8,11 @@ use warren_packet::{
 
 use super::frame::{ETHERNET, Frame, Version, set, version};
 
-/// Returns the message. None for ICMP errors, fragments other than the first, and IPv4 packets that may be fragmented. (A
-/// router would fragment these. The wire drops them.)
+/// Returns a frame with the message to the sender of `frame`. None for ICMP errors, for fragments other than the first, and for
+/// IPv4 packets without DF. (A router would fragment packets without DF, but the wire drops them.)
 ///
-/// The message's source is the packet's destination, because the wire has no address, and this address passes any
-/// reverse-path filter.
+/// The source address of the message is the destination address of the packet, because the wire has no address, and because this
+/// address passes reverse-path filters.
 pub(super) fn message(frame: &[u8], mtu: u16) -> Option<Frame> {
     let packet = IpPacket::parse(frame.get(ETHERNET..)?).ok()?;
     let bytes = packet.bytes();
@@ -22,14 +22,14 @@ pub(super) fn message(frame: &[u8], mtu: u16) -> Option<Frame> {
             // The fragment offset is the lower 13 bits (RFC 791).
             let offset = u16::from_be_bytes([bytes.get(6)? & 0x1f, *bytes.get(7)?]);
             let is_error = packet.protocol() == protocol::ICMP && !is_echo4(bytes, packet.header_length());
-            // Neither an ICMP error nor a later fragment may cause an error (RFC 1122 section 3.2.2).
+            // No ICMP error is sent in response to an ICMP error or to a fragment other than the first (RFC 1122 section 3.2.2).
             if may_fragment || offset != 0 || is_error {
                 return None;
             }
             four(bytes, packet.header_length(), mtu)?
         }
         Version::Six => {
-            // ICMPv6 types below 128 are errors (RFC 4443 section 2.1). An error must not cause another one (section
+            // ICMPv6 types below 128 are errors (RFC 4443 section 2.1). No ICMPv6 error is sent in response to an error (section
             // 2.4).
             let is_error = packet.protocol() == protocol::ICMPV6 && bytes.get(40)? & 0x80 == 0;
             if is_error {
@@ -44,11 +44,11 @@ pub(super) fn message(frame: &[u8], mtu: u16) -> Option<Frame> {
 }
 
 fn is_echo4(bytes: &[u8], header: usize) -> bool {
-    // Echo reply and echo request (RFC 792). All other types are taken for errors.
+    // Types 0 and 8 are echo reply and echo request (RFC 792). All other types are treated as errors.
     bytes.get(header).is_some_and(|kind| matches!(kind, 0 | 8))
 }
 
-/// Makes a message of type 3, code 4. It quotes as much of the packet as fits 576 bytes (RFC 1812 section 4.3.2.3).
+/// Makes an ICMP message of type 3, code 4. It contains as much of the packet as fits in 576 bytes (RFC 1812 section 4.3.2.3).
 fn four(packet: &[u8], header: usize, mtu: u16) -> Option<Vec<u8>> {
     const REPLY: usize = 20 + 8;
     let quoted = packet.get(..packet.len().min(576 - REPLY).max(header))?;
@@ -57,7 +57,7 @@ fn four(packet: &[u8], header: usize, mtu: u16) -> Option<Vec<u8>> {
     set(&mut icmp, 2, &checksum.to_be_bytes());
     let total = u16::try_from(20 + icmp.len()).ok()?;
     let [high, low] = total.to_be_bytes();
-    // The type of service 0xc0 is precedence 6 (RFC 1812 section 4.3.2.5).
+    // 0xc0 is a type of service with precedence 6 (RFC 1812 section 4.3.2.5).
     let mut ip = vec![0x45, 0xc0, high, low, 0, 0, 0, 0, 64, protocol::ICMP, 0, 0];
     ip.extend_from_slice(packet.get(16..20)?);
     ip.extend_from_slice(packet.get(12..16)?);
@@ -67,7 +67,7 @@ fn four(packet: &[u8], header: usize, mtu: u16) -> Option<Vec<u8>> {
     Some(ip)
 }
 
-/// Makes a message of type 2, code 0. It quotes as much of the packet as fits 1280 bytes (RFC 4443 section 3.2).
+/// Makes an ICMPv6 message of type 2, code 0. It contains as much of the packet as fits in 1280 bytes (RFC 4443 section 3.2).
 fn six(packet: &IpPacket<'_>, mtu: u16) -> Option<Vec<u8>> {
     const REPLY: usize = 40 + 8;
     let bytes = packet.bytes();

@@ -23,7 +23,7 @@ impl Share {
 
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // 0.07 * 100 is 7.000000000000001.
+        // Rounding removes floating-point errors: 0.07 * 100 is 7.000000000000001.
         write!(f, "{}%", (self.0 * 1e10).round() / 1e8)
     }
 }
@@ -33,7 +33,7 @@ impl fmt::Display for Share {
 pub(crate) enum Length {
     Packets(u64),
     Bytes(u64),
-    /// The bytes that the rate sends in this time, and at least one full frame.
+    /// The number of bytes that the rate sends in this time, but at least one full frame.
     Time(Duration),
 }
 
@@ -44,9 +44,9 @@ impl Length {
             Self::Packets(limit) => packets > limit,
             Self::Bytes(limit) => bytes > limit,
             Self::Time(time) => rate.is_some_and(|rate| {
-                // Bits per second times nanoseconds, in bytes.
+                // Converts bits per second times nanoseconds to bytes.
                 let limit = u128::from(rate) * time.as_nanos() / 8_000_000_000;
-                // A queue that cannot hold a frame would pass nothing.
+                // The limit is at least one frame, because a shorter queue would drop every frame.
                 u128::from(bytes) > limit.max(FRAME.into())
             }),
         }
@@ -68,7 +68,7 @@ impl fmt::Display for Length {
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     let seconds = if text == "0" { Some(0.0) } else { with_unit(text, &units) };
-    // A longer time is a mistake. The limit also keeps later sums from overflowing.
+    // A time of more than an hour must be a mistake. The limit also prevents overflows in later sums.
     seconds
         .filter(|seconds| *seconds <= 3_600.0)
         .map(Duration::from_secs_f64)
@@ -129,7 +129,7 @@ pub(super) fn parse_length(text: &str) -> Result<Length, String> {
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let parse = |&(unit, factor): &(&str, f64)| {
         let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
-        // `f64` also parses `inf`, `nan` and negative numbers.
+        // `f64` also parses `inf`, `nan` and negative numbers, which are refused here.
         (number.is_finite() && number >= 0.0).then_some(number * factor)
     };
     units.iter().find_map(parse)
@@ -137,7 +137,7 @@ fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked")]
 fn whole(number: f64) -> Option<u64> {
-    // Below 2^53, every whole number is exact.
+    // The limit is below 2^53, so every whole number is exact.
     (0.0..=1e15).contains(&number).then_some(number.round() as u64)
 }
 
@@ -177,7 +177,7 @@ mod tests {
         assert!(parse_length("2p").unwrap().is_exceeded(3, 1, None));
         assert!(parse_length("2k").unwrap().is_exceeded(1, 2_049, None));
         let time = parse_length("10ms").unwrap();
-        // 8 Mbit/s are 10,000 bytes in 10 ms.
+        // 8 Mbit/s is 10,000 bytes in 10 ms.
         assert!(!time.is_exceeded(9, 10_000, Some(8_000_000)));
         assert!(time.is_exceeded(9, 10_001, Some(8_000_000)));
         assert!(!time.is_exceeded(1, 1_514, Some(8_000)));

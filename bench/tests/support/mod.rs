@@ -1,4 +1,4 @@
-//! Parts that these tests share: running the program, and a network of two namespaces.
+//! Code that the tests share: running the program, and a network of two namespaces.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -31,7 +31,7 @@ pub fn json(command: &mut Command) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Returns whether this is root, and prints a message if not.
+/// Returns whether the test runs as root. If not, prints a message.
 pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -40,7 +40,7 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// Waits until `holds` returns true, for at most 20 s.
+/// Waits until `holds` returns true. Panics after 20 s.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -50,13 +50,13 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the children of a process.
+/// Returns the process IDs of the children of a process.
 pub fn children(pid: u32) -> Vec<u32> {
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
-/// Returns whether a process runs. A zombie does not.
+/// Returns whether a process exists and is not a zombie.
 pub fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
@@ -69,9 +69,10 @@ pub struct Net {
 }
 
 impl Net {
-    /// Makes the namespaces. None, with a message, if that is not possible.
+    /// Makes the namespaces. If this is not possible, prints a message and returns None.
     pub fn new() -> Option<Self> {
-        // Not `bench`: a benchmark removes such namespaces if their process is dead.
+        // The name contains `benchtest` and not `bench`, because benchmarks remove namespaces named `bench` whose process has
+        // ended.
         let name = |role| format!("wt-{}-benchtest-{role}", std::process::id());
         let net = Self { client: name("client"), exit: name("exit") };
         if !ip(&format!("netns add {}", net.client)) {

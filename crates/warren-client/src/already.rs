@@ -5,8 +5,7 @@ use warren_control::status::{ClientStatus, State, Status};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// Returns the error of an `up` for a profile whose daemon is already running. It says what that daemon is
-/// doing.
+/// Returns the error of an `up` for a profile whose daemon is already running. The message describes the state of that daemon.
 pub(super) async fn runs_already(directory: &DaemonDirectory, name: &str) -> Failure {
     let status = ask_status(&directory.socket()).await.ok();
     Failure::new(ExitCode::Failed, sentence(name, status.as_ref()))

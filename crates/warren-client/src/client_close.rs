@@ -1,4 +1,5 @@
-//! `warren client close`: closes a kill switch without a daemon. With `--watch` it closes it again whenever another program opens it.
+//! `warren client close`: closes a kill switch without a daemon. With `--watch`, the command keeps running and closes the kill
+//! switch again whenever another program opens it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -42,14 +43,15 @@ pub async fn client_close(directories: &Directories, file: &Path, watch: bool) -
 
 /// Closes the kill switch if no daemon runs. Returns false if a daemon runs.
 async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
-    // The lock keeps a daemon from starting and `cleanup` from running meanwhile. Its file also marks the directory as a daemon's.
+    // While this process holds the lock, no daemon can start and `cleanup` cannot run. The lock file also marks the directory as
+    // that of a daemon.
     let Some(_lock) = directory.lock_after_kill().await? else { return Ok(false) };
     kill_switch::close(profile, directory).await?;
     Ok(true)
 }
 
-/// Keeps a kill switch closed while no daemon does. The journal says whether the kill switch should be closed. So if
-/// `warren down` has opened it, the guard leaves it open.
+/// Keeps a kill switch closed while no daemon is running to do so. The journal says whether the kill switch should be closed. So
+/// if `warren down` has opened it, the guard leaves it open.
 struct Guard {
     profile: ClientProfile,
     directory: DaemonDirectory,
@@ -92,8 +94,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Closes the kill switch. A guard that replaces a killed guard does not close it, because `warren down` may have
-    /// opened it meanwhile.
+    /// Closes the kill switch. After a guard was killed, its replacement does not close the kill switch, because `warren down`
+    /// may have opened it meanwhile.
     async fn begin(&self) -> anyhow::Result<()> {
         let (profile, directory) = (&self.profile, &self.directory);
         if !directory.has_guard() && !close(profile, directory).await? && !is_closed(directory)? {
@@ -101,8 +103,8 @@ impl Guard {
             let sentence = format!("{name} is up without a kill switch; run `warren down {name}` first");
             return Err(Failure::new(ExitCode::Failed, sentence).into());
         }
-        // The note is written only now. If this guard could not close the kill switch, the next guard thus
-        // tries again.
+        // The directory is marked only after the kill switch was closed. If closing had failed, the next guard would try it
+        // again.
         directory.note_guard()
     }
 
@@ -141,7 +143,8 @@ impl Guard {
         }
         let on_link = facts::networks().await?;
         let before = self.networks.replace(on_link.clone());
-        // The rules name the networks that this host is on, so after a move the rules of a closed kill switch are out of date.
+        // The rules contain the networks that this host was on. If the host has changed its network, the rules must be updated
+        // even though the kill switch is closed.
         let has_moved = before.as_ref() != Some(&on_link);
         if standing == Standing::Closed && !has_moved {
             return Ok(Kept::Closed);
@@ -149,7 +152,7 @@ impl Guard {
         let mut closed = match KillSwitch::take_over(&journal, name) {
             Ok(Some(closed)) => closed,
             Ok(None) => return Ok(Kept::Open),
-            // A daemon holds the journal. It follows the host to other networks itself.
+            // A running daemon holds the journal, and updates the rules itself when the host changes its network.
             Err(KillSwitchError::Host(HostError::Busy(_))) if standing == Standing::Closed => {
                 return Ok(Kept::Closed);
             }
@@ -184,7 +187,8 @@ enum Kept {
 }
 
 const CLOSED: &str = "the kill switch is closed";
-/// The shortest time between two checks. A restart of a firewall flushes the rules twice.
+/// The shortest time between two checks. It limits the work when several changes come in quick succession, such as the two
+/// flushes of a firewall restart.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The time between two checks while the kill switch should be closed but is open.
 const RETRY: Duration = Duration::from_millis(250);

@@ -1,7 +1,7 @@
 //! The client daemon: one loop that carries events between the sessions' state machines, the worker threads and the host.
 //!
-//! [`Daemon`] has the loop, here. Its state is split into types, none of which contains another. A method borrows the parts of
-//! the others that it needs. The types are [`Sessions`], [`ExitNews`], [`HostUpkeep`], [`Health`], [`OnDemand`] and
+//! [`Daemon`] has the loop, here. Its state is split into types, none of which contains another. A method of one type borrows the
+//! parts of the other types that it needs. The types are [`Sessions`], [`ExitNews`], [`HostUpkeep`], [`Health`], [`OnDemand`] and
 //! [`ExecRequests`]. Three files handle events that concern several of them: `requests.rs` answers users, `session_events.rs`
 //! follows sessions and workers, and `host_events.rs` follows this host and its network. Each file calls only the files named
 //! after it.
@@ -70,7 +70,7 @@ pub(crate) struct Settings {
     pub first_exit: Option<String>,
     /// Whether `warren up` has started this daemon. If so, the tunnel is up even on a trusted network.
     pub wanted_up: bool,
-    /// Whether the host's own traffic stays outside, whatever the profile says.
+    /// Whether the host's own traffic stays outside of the tunnel. This overrides the profile.
     pub host_outside: bool,
     /// The file from which the profile was read.
     pub file: PathBuf,
@@ -87,15 +87,16 @@ pub(crate) struct ClientStart {
     pub lockdown: Lockdown,
     /// The directory of records that outlive a boot.
     pub state_dir: PathBuf,
-    /// The learnt keys. They are read before the sandbox, in which the daemon cannot read that directory.
+    /// The learnt keys, read from `state_dir` before the daemon enters its sandbox. Inside the sandbox, it cannot read that
+    /// directory.
     pub learnt_keys: LearntKeys,
-    /// The fleet as known so far. It is read before the sandbox, like the learnt keys.
+    /// The fleet as known so far, also read from `state_dir` before the sandbox.
     pub fleet: Fleet,
     pub helper: Helper,
     pub made: MadeBeforeSandbox,
 }
 
-/// The parts that must be made before the sandbox, which forbids making them.
+/// The parts that must be created before the daemon enters its sandbox, because the sandbox forbids creating them.
 pub(crate) struct MadeBeforeSandbox {
     pub rings: Rings,
     pub echo_sockets: EchoSockets,
@@ -147,9 +148,11 @@ impl Daemon {
             Some(helper.clone()),
         );
         let servers = match kill_switch::names_all_by_address(profile) && !fleet.has_names() {
-            // No name will be looked up, and waiting for the helper would delay the first connection.
+            // No exit has to be looked up, so no name servers are needed. Waiting for the helper would only delay the first
+            // connection.
             true => NameServers::default(),
-            // These are read before the tunnel's resolvers replace the network's own in the host's files.
+            // The network's own name servers are read now, because the tunnel's resolvers will later replace them in the host's
+            // files.
             false => NameServers::find(Some(helper.clone())).await,
         };
         let allows_outside = profile.kill_switch.allow_exec_outside;
@@ -187,11 +190,12 @@ impl Daemon {
         })
     }
 
-    /// Runs until the session has stopped, or until something fails without which the daemon cannot run.
+    /// Runs until the session has stopped, or until an error occurs after which the daemon cannot continue.
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut signals = Signals::watch()?;
         let mut watchdog = notify::Watchdog::of_this_process();
-        // Checks the network first: on a trusted network whose router has answered lately, the client sends nothing.
+        // The network is checked before anything is sent, because the client sends nothing on a trusted network whose router has
+        // answered recently.
         if self.on_demand.look_due().is_some() {
             self.look_at_network().await?;
         }
@@ -199,7 +203,7 @@ impl Daemon {
             self.sessions.pair.in_use.machine.start(Instant::now());
         }
         loop {
-            // Each event may leave actions. Carrying them out may change the timers below.
+            // The last event may have caused actions. They are carried out first, because they may change the timers below.
             match self.carry_out_actions().await? {
                 Some(Stop::Goodbye(goodbye)) => {
                     let sentence = self.sessions.connections.refusal_of(goodbye);
@@ -212,7 +216,7 @@ impl Daemon {
             let (race, silence) = (connections.race_due(), connections.silence_due());
             let (timeout, measuring) = (self.sessions.due(), connections.measuring_due());
             let (asking, look) = (self.health.refusal.asking_due(), self.on_demand.look_due());
-            // Earlier exits are not asked whether they are back until the exit in use works.
+            // Exits that come earlier in the profile are asked whether they are back only while the exit in use works.
             let failback = connections.failback_due().filter(|_| self.health.is_up());
             tokio::select! {
                 report = self.reports.recv() => match report {
@@ -245,9 +249,10 @@ impl Daemon {
                 asked = self.control.next() => self.answer(asked?).await,
                 asked = self.exec_requests.next() => self.exec_requests.answer(asked, &mut self.host, self.health.is_up()).await,
                 () = self.helper.ended() => return Err(anyhow::anyhow!("the daemon's helper process has ended; run `warren up` again")),
-                // A worker that hangs does not answer. Then there is no sign of life, and systemd treats the whole daemon as hung.
+                // A worker that hangs does not answer. Then the watchdog is not notified, and systemd treats the whole daemon as
+                // hung.
                 () = watchdog.due() => if self.sessions.worker.snapshot().await.is_some() { watchdog.alive() },
-                // The log and the status say why a reload changed nothing.
+                // The result is ignored, because a failed reload is in the log and the status.
                 _ = signals.hangup.recv() => drop(self.reload().await),
                 _ = signals.terminate.recv() => self.stop().await,
                 _ = signals.interrupt.recv() => self.stop().await,
@@ -256,7 +261,7 @@ impl Daemon {
         }
     }
 
-    /// Says goodbye to the exit and restores the host, no matter why the daemon ends.
+    /// Sends a Goodbye to the exit and restores the host, no matter why the daemon ends.
     async fn end(mut self, outcome: anyhow::Result<()>) -> anyhow::Result<()> {
         notify::stopping();
         // The exit is told of the end, so that it does not keep a session for a client that has stopped.
@@ -291,7 +296,7 @@ fn session_config(settings: &Settings, fleet: &Fleet) -> ClientConfig {
     }
 }
 
-/// When exits are measured for the first time.
+/// The time from the start of the daemon to the first measurement of the exits.
 const FIRST_MEASUREMENT: Duration = Duration::from_secs(5);
 
 /// The signals that the daemon acts on.
@@ -308,8 +313,7 @@ impl Signals {
     fn watch() -> anyhow::Result<Self> {
         const CANNOT_WATCH: &str = "cannot watch signals; check the limits on descriptors";
         let watch = |kind| signal(kind).context(CANNOT_WATCH);
-        // Without this, a signal of the kernel (SIGXFSZ) would end the daemon when its log reaches the limit on file
-        // sizes.
+        // Without this call, the kernel would kill the daemon with SIGXFSZ when its log reaches the limit on file sizes.
         survive_file_size_limit().context(CANNOT_WATCH)?;
         Ok(Self {
             terminate: watch(SignalKind::terminate())?,

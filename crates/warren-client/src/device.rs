@@ -30,10 +30,10 @@ pub(crate) struct Restored {
 pub(crate) struct TunDevice {
     device: warren_tun::Device,
     name: DeviceName,
-    /// The queues of this device, if it is a substitute because the name from the profile is taken. Nobody reads them, so the
-    /// kernel discards packets that are routed to the device.
+    /// The queues of this device, if it is a substitute because the name from the profile is taken. The queues are not read, so
+    /// the kernel discards packets that are routed to the device.
     stand_in: Option<Vec<Queue>>,
-    /// Whether one of its descriptors has failed for good.
+    /// Whether a descriptor of the device has failed for good.
     has_failed: bool,
 }
 
@@ -55,7 +55,7 @@ impl TunDevice {
     /// routes, the tunnel's packets would leave outside the tunnel.
     ///
     /// # Errors
-    /// When no device carries traffic. The message says what to do about it.
+    /// When no device carries traffic. The message contains advice.
     pub(crate) fn restore(
         &mut self,
         settings: &DeviceSettings,
@@ -118,8 +118,8 @@ impl TunDevice {
     }
 }
 
-/// A device that nobody reads: packets that are routed to it fill its queue, and the kernel drops the rest. The kernel deletes
-/// the device when this process ends, even after SIGKILL.
+/// A device whose queues are never read. Packets that are routed to it fill a queue, and the kernel drops all further packets.
+/// The kernel deletes the device when this process ends, even after SIGKILL.
 #[derive(Debug)]
 pub(crate) struct Void {
     device: warren_tun::Device,
@@ -134,8 +134,7 @@ impl Void {
     /// # Errors
     /// When the kernel refuses, or every name is taken.
     pub(crate) fn make(mtu: u16) -> anyhow::Result<Self> {
-        // Nobody reads the queue. Without offload, it fills with single packets, which take less memory than
-        // super-packets.
+        // The queue is never read. Without offload, it fills with single packets, which take less memory than super-packets.
         let create = |name| {
             warren_tun::create(&DeviceConfig { name, mtu, queues: 1, bulk_lane: false, offload: false })
         };
@@ -232,7 +231,7 @@ fn all_taken(stem: &str) -> anyhow::Error {
     )
 }
 
-// A device name is one of these words and a number.
+// A device name consists of one of these words and a number.
 const USUAL: &str = "warren";
 const VOID: &str = "warren-void";
 

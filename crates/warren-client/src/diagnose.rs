@@ -1,7 +1,8 @@
-//! Finds out why an exit does not answer, by probing its address in other ways. Says what to do.
+//! Finds out why an exit does not answer, by probing its address with a UDP datagram and TCP connections. The result contains
+//! advice.
 //!
-//! All questions go to the exit's own address, over marked sockets. A closed kill switch lets out only the UDP datagram, because
-//! it has the same destination as the connection's own datagrams.
+//! All probes are sent to the exit's own address, over marked sockets. A closed kill switch allows only the UDP datagram, because
+//! this datagram has the same destination as the datagrams of a connection.
 
 mod local_network;
 
@@ -32,11 +33,11 @@ enum Answer {
     NoRoute,
     /// This host's own firewall blocks packets to the address.
     Blocked,
-    /// An ICMP error or a TCP reset says that nothing listens on the port.
+    /// An ICMP error or a TCP reset came back, which means that nothing listens on the port.
     Refused,
     /// A host answers at the address.
     Open,
-    /// Nothing came back, or only an error that says nothing about the path.
+    /// Nothing came back, or only an error from which nothing about the path can be concluded.
     Silence,
 }
 
@@ -45,13 +46,13 @@ enum Answer {
 pub(super) struct KillSwitches {
     /// The profile whose client runs the diagnosis.
     pub(super) profile: String,
-    /// Whether the profile's own kill switch is closed. It then lets out only the UDP datagram of the three questions.
+    /// Whether the profile's own kill switch is closed. It then lets out only the UDP datagram, and not the two TCP connections.
     pub(super) is_closed: bool,
     /// The other profiles whose kill switches were closed when the client started.
     pub(super) others: Vec<String>,
 }
 
-/// The answers to all questions.
+/// The answers to all probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Findings {
     /// The answer to a UDP datagram for the exit's port. An exit itself never answers a datagram that is not QUIC.
@@ -73,13 +74,13 @@ pub(super) struct Cause {
 /// How certain a cause is. This decides when a waiting `up` gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Certainty {
-    /// Nothing has answered, which can have many causes.
+    /// No answer has come, which can have many causes.
     Unknown,
     /// The address answers, but not as an exit. A lossy path could look the same.
     Likely,
-    /// Answers that could be forged say that no exit can be reached at this address.
+    /// According to answers that could be forged, no exit can be reached at this address.
     AtAddress,
-    /// This host itself lets no packets out to any exit.
+    /// This host's own firewall or network lets no packets out to any exit.
     Here,
 }
 
@@ -111,8 +112,8 @@ impl Findings {
         let port = remote.port();
         let profile = &kill_switches.profile;
         match self {
-            // The checks go from this host outwards: its firewall, its network, a login page, and then the exit itself. A
-            // problem near this host explains the silence of everything behind it.
+            // The checks go from this host outwards: its firewall, its network, a login page, and then the exit itself. A problem
+            // near this host also explains why hosts farther away do not answer.
             Self { udp: Answer::Blocked, .. } if kill_switches.others.is_empty() => format!(
                 "this host's own firewall lets nothing out to {remote}: allow UDP port {port} there; `nft list ruleset` shows its rules"
             ),
@@ -151,7 +152,7 @@ impl Findings {
     }
 }
 
-/// Says what to check if it is only known that the exit does not answer.
+/// Returns advice for the case that the exit does not answer and the reason is unknown.
 pub(super) fn what_to_check(port: u16) -> String {
     format!(
         "check the endpoint and the exit's public_key, that its machine runs, and that UDP port {port} reaches it"
@@ -194,15 +195,15 @@ async fn has_login_page(address: IpAddr) -> bool {
     matches!(timeout(PATIENCE, ask).await, Ok(Ok(true)))
 }
 
-/// Whether an answer redirects to another host, or says that a login is needed.
+/// Whether an answer redirects to another host, or has the status code for a required login.
 fn is_login_page(answer: &str, host: &str) -> bool {
     let Some(answer) = login_page::Answer::read(answer) else { return false };
-    // A relative redirect stays on the host that was asked, so only one with a scheme counts.
+    // A relative redirect leads to the host that was asked, so only a redirect with a scheme counts.
     let location = answer.location.and_then(|location| location.split_once("://")).map(|(_, rest)| rest);
     // Any other response, such as a page with status 200, may come from a web server on the exit's own host.
     let elsewhere = location.is_some_and(|rest| {
-        // The host ends where a port, a path or a query begins. Without this check, 192.0.2.10 would count as the
-        // host 192.0.2.1.
+        // The host name in the URL ends where a port, a path or a query begins. Without this check, 192.0.2.10 would count as
+        // 192.0.2.1.
         rest.strip_prefix(host)
             .is_none_or(|after| !after.is_empty() && !after.starts_with([':', '/', '?', '#']))
     });

@@ -29,7 +29,7 @@ const TIME_TO_DIE: Duration = Duration::from_secs(2);
 pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let directory = DaemonDirectory::new(&directories.runtime, name);
     if kill_switch::is_closed(&directory).unwrap_or(false) {
-        // nft starts while the daemon ends, because this process needs it to open the kill switch afterwards.
+        // An nft process is started in advance while the daemon ends. This process needs it to open the kill switch afterwards.
         tokio::spawn(warren_host::get_nft_ready());
     }
     let unit = Unit::running(directories, name).await;
@@ -41,7 +41,7 @@ pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let was_running = unit.is_some() || was_answered;
     let dns = restore_dns(&directories.state, name).await?;
     let left_over = warren_host::recover(&directory.journal()).await?;
-    // Opens the kill switch last, so that nothing leaves outside the tunnel while the rest is undone.
+    // Opens the kill switch last, so that nothing leaves outside the tunnel while the daemon's other changes are undone.
     let was_closed = kill_switch::open(&directory).await?;
     let had_exec = directory.release_exec().await?;
     directory.release_portal().await?;
@@ -59,7 +59,8 @@ pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Restores the resolvers that a killed daemon had replaced. Its helper may hold their record for a moment longer.
+/// Restores the resolvers that a killed daemon had replaced. The daemon's helper may hold the lock on their record for a moment
+/// longer.
 async fn restore_dns(state_dir: &Path, name: &str) -> Result<Vec<String>, DnsError> {
     let deadline = Instant::now() + TIME_TO_DIE;
     loop {

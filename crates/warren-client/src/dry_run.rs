@@ -60,7 +60,7 @@ pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) 
         false => None,
     };
     let host = {
-        // A closed kill switch stays closed, whatever the profile says.
+        // `up` does not open a closed kill switch, even if the profile has none.
         let is_closed = closes || kill_switch::is_closed(&directory).unwrap_or(false);
         HostSetup::new(&profile, is_closed, directory.journal(), directories.state.clone(), None)
     };

@@ -1,4 +1,4 @@
-//! Enrols a key at an exit with an invitation: one connection, one question, one answer.
+//! Enrols a key at an exit with an invitation, over a connection that carries only one request and its answer.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -93,7 +93,7 @@ impl Enrolment<'_> {
                 match event {
                     Event::Connected { connection, .. } => {
                         let enrol = Enrol { token: self.token.clone(), name: self.name.to_owned() };
-                        // From here on the exit may enrol the key, even if its answer is lost.
+                        // Once the request is sent, the exit may enrol the key even if its answer is lost.
                         *asked = endpoint.send_control(connection, &encode(&Message::Enrol(enrol))).is_ok();
                     }
                     Event::Control { data, .. } => {
@@ -129,8 +129,8 @@ impl Enrolment<'_> {
         let endpoint = self.endpoint;
         match reason {
             CloseReason::Peer { code, .. } => self.told(code, asked),
-            // The exit may already have enrolled the key when it was asked at an earlier address, so this is not a definite
-            // refusal.
+            // The request may have reached the exit at an earlier address, and the exit may have enrolled the key. So this is not
+            // a definite refusal.
             unproven @ (CloseReason::WrongPeerKey { .. } | CloseReason::NoCommonProtocol) if asked => {
                 self.silent(asked, &unproven.to_string())
             }

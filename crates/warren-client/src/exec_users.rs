@@ -38,7 +38,7 @@ impl ExecUsers {
             PortalOpener::Root | PortalOpener::Nobody => Vec::new(),
         };
         if profile.kill_switch.portal != PortalOpener::Nobody && profile.kill_switch.allow_exec_outside {
-            // These users may let out any program anyway.
+            // Users who may put any program outside of the tunnel may also open a login page.
             portal.extend(&allowed);
         }
         if users.is_empty() && portal.is_empty() {
@@ -65,7 +65,7 @@ impl ExecUsers {
     }
 }
 
-/// The number of a user according to the lines of passwd(5).
+/// Returns the user ID of `user`, read from the lines of passwd(5) in `accounts`.
 fn number_of(user: &str, accounts: &str) -> Option<u32> {
     members::number_in(accounts, user).or_else(|| user.parse().ok())
 }

@@ -15,7 +15,7 @@ use warren_config::RemoteExit;
 
 /// How long an address may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long path MTU discovery takes on a path with a usual round-trip time.
+/// How long to wait for path MTU discovery, which takes less on a path with a usual round-trip time.
 const DISCOVERY: Duration = Duration::from_millis(1_500);
 
 /// An exit's answer.

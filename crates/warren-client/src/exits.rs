@@ -1,8 +1,8 @@
 //! The profile's exits, and those of its fleet's roster: their addresses, the order in which they are tried, and a marked socket
 //! for each connection. `members.rs` handles the roster.
 //!
-//! If a look-up fails, the addresses that an earlier one found stay in use. An exit that leaves the roster keeps its place in the
-//! list. So an event of an earlier connection is never attributed to another exit.
+//! If a look-up fails, the addresses that an earlier one found stay in use. An exit that leaves the roster keeps its list
+//! position, so that a late event of a connection is never attributed to another exit.
 
 mod members;
 #[cfg(test)]
@@ -21,7 +21,7 @@ use super::fleet::Fleet;
 use super::learnt_keys::LearntKeys;
 use warren_config::{ClientProfile, RemoteExit};
 
-/// How long an exit is tried before the next one in the profile is tried as well.
+/// How long an exit is tried before the next one in the profile is tried at the same time.
 const HEAD_START: Duration = Duration::from_millis(1_500);
 
 /// If an exit has announced a restart or a drain, it is tried after all others for this long.
@@ -81,7 +81,8 @@ struct Entry {
     refused: Option<Stop>,
     /// The exit's name in the roster, which all its endpoints share.
     member: Option<String>,
-    /// Whether the profile lists the exit, or the user has asked for it. A client goes back to such an exit.
+    /// Whether the profile lists the exit, or the user has asked for it. A client returns to such an exit when it is available
+    /// again.
     is_listed: bool,
     /// The exit's rank in the order of attempts. The lowest comes first.
     rank: usize,
@@ -234,7 +235,7 @@ impl Exits {
         }
     }
 
-    /// Forgets the exits' refusals, and uses the first exit again.
+    /// Clears the exits' refusals, and uses the first exit again.
     pub(crate) fn forgive(&mut self) {
         self.entries.iter_mut().for_each(|entry| entry.refused = None);
         self.use_first();
@@ -322,7 +323,7 @@ impl Exits {
     }
 
     /// Adds an exit's known addresses to a race that began at `begun`. An exit with a higher `rank` in the order starts later.
-    /// The way `but` is left out.
+    /// The address `but` is not added.
     pub(crate) fn enter(
         &self,
         race: &mut Race<Way>,
@@ -332,8 +333,8 @@ impl Exits {
         but: Option<Way>,
     ) {
         let Some(entry) = self.entries.get(place) else { return };
-        // Each exit starts one head start after the one before it. The fallback is never used, because there are never that
-        // many exits.
+        // Each exit starts one head start after the one before it. `u32::MAX` is never used, because there are never that many
+        // exits.
         let not_before = begun + HEAD_START * u32::try_from(rank).unwrap_or(u32::MAX);
         for remote in entry.addresses.in_order() {
             let way = Way { exit: place, remote };
@@ -388,7 +389,7 @@ impl Addresses {
             }
             Ok(_) if self.known.is_empty() => Err(format!("{host} has no address; check the name")),
             Err(error) if self.known.is_empty() => Err(error),
-            // A failing resolver says nothing about the addresses that are known already.
+            // If the resolver fails or finds nothing, the known addresses stay in use.
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -400,7 +401,7 @@ impl Addresses {
             |address: &&SocketAddr| first.is_some_and(|first| first.is_ipv4() == address.is_ipv4());
         let (mut same, mut other): (Vec<&SocketAddr>, Vec<&SocketAddr>) =
             self.known.iter().filter(|address| Some(**address) != first).partition(of_first);
-        // Reversed, because `pop` below takes from the end.
+        // The list is reversed, because `pop` below takes elements from the end.
         same.reverse();
         other.reverse();
         let mut order: Vec<SocketAddr> = first.into_iter().collect();

@@ -1,8 +1,8 @@
 //! The fleet that a profile's daemon follows: its key, its newest roster, and the round-trip times to its exits.
 //!
-//! The profile belongs to its owner, so the daemon stores what it learns in the state directory. The fleet's key comes only from an
-//! exit that the profile pins, on a connection that has proven the exit's key. It counts only while the profile pins a key that has
-//! vouched for it.
+//! The profile belongs to its owner, so the daemon stores what it learns in the state directory. The fleet's key comes only from
+//! an exit that the profile pins, on a connection that has proven the exit's key. The fleet's key is valid only while the profile
+//! pins the key of the exit from which it came.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +23,7 @@ use warren_config::{ClientProfile, RemoteExit, describe};
 use warren_control::status::FollowedFleetStatus;
 use warren_daemon::directories::followed_fleet;
 
-/// How often refused rosters are logged. An exit may send them all the time.
+/// The shortest time between two log messages about refused rosters. An exit may send refused rosters all the time.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(3_600);
 
 /// How many rosters are read within [`READ_PERIOD`]. Each costs a few signatures and perhaps a durable write.
@@ -40,7 +40,7 @@ pub(crate) struct Fleet {
     is_wanted: bool,
     known: Option<KeptFleet>,
     is_unsaved: bool,
-    /// Chooses among equally good exits for this client.
+    /// The client's lot, which decides among exits that are equally good.
     lot: Lot,
     /// The loads that exits report, by the exits' names.
     loads: BTreeMap<String, u32>,
@@ -69,7 +69,7 @@ impl Fleet {
         self.known.as_ref().map(|known| known.roster.roster())
     }
 
-    /// The fleet and the roster's serial number, which the client tells an exit.
+    /// The fleet's name and the roster's serial number, for the Hello to an exit.
     pub(crate) fn hello(&self) -> Option<(FleetName, u64)> {
         self.roster().map(|roster| (roster.fleet.clone(), roster.serial))
     }
@@ -99,7 +99,7 @@ impl Fleet {
         self.known = self.known.take().filter(|known| profile.follows_fleet && is_vouched(known, profile));
     }
 
-    /// Handles a roster that an exit hands over. `by` is the exit as the profile lists it, if the profile pins it and the
+    /// Handles a roster that an exit has sent. `by` is the exit as the profile lists it, if the profile pins it and the
     /// connection has proven its key. Returns whether the roster is new.
     pub(crate) fn take(&mut self, now: Instant, signed: &[u8], by: Option<&RemoteExit>) -> bool {
         let is_known = self.known.as_ref().is_some_and(|known| known.roster.signed().as_bytes() == signed);
@@ -125,7 +125,7 @@ impl Fleet {
         }
     }
 
-    /// Computes this client's lot from the addresses that an exit has granted. No other client of the fleet has these
+    /// Computes this client's lot from the addresses that an exit has granted, because no other client of the fleet has the same
     /// addresses.
     pub(crate) fn take_addresses(&mut self, welcome: &SessionGrant) {
         let address = |(ipv4, _)| ipv4;
@@ -163,7 +163,7 @@ impl Fleet {
                 }
             }
         }
-        // A durable write for each measurement would be too much, so only a change that matters is saved.
+        // Saving each measurement would cost a durable write, so only a considerable change is saved.
         let differs =
             |(name, new): (&String, &u32)| before.get(name).is_none_or(|old| old.abs_diff(*new) > old / 5);
         self.is_unsaved |= before.len() != known.round_trips.len() || known.round_trips.iter().any(differs);
@@ -272,8 +272,8 @@ impl Fleet {
     }
 }
 
-/// A random lot for a client that has had no address yet. If the random source fails, clients are only spread less evenly, so
-/// that is not an error.
+/// Returns a random lot, for a client that has not been granted addresses yet. If the random source fails, clients are only
+/// spread less evenly, so that is not an error.
 fn random_lot() -> Lot {
     let mut bytes = [0; 8];
     let _ = getrandom::fill(&mut bytes);
@@ -352,7 +352,7 @@ mod tests {
         assert!(fleet.take(now, roster.as_bytes(), Some(&pinned)));
         assert_eq!((fleet.problem(), fleet.hello()), (None, Some(("acme".parse().unwrap(), 1))));
         assert_eq!(fleet.unsaved().unwrap().vouched_by, pinned.public_keys);
-        // From then on only the signature counts, no matter who hands a roster over.
+        // Once the fleet's key is known, only a roster's signature counts, no matter which exit sends the roster.
         let second = admit(&roster, 2, &key);
         assert!(fleet.take(now, second.as_bytes(), None));
         assert!(!fleet.take(now, second.as_bytes(), None), "it is known");

@@ -32,10 +32,10 @@ use warren_config::ClientProfile;
 use warren_control::status::DeviceStatus;
 use warren_daemon::helper::Helper;
 
-/// How many slots are tried. Another tunnel that comes up at the same moment may be the first to take a slot.
+/// How many slots are tried. Another tunnel that comes up at the same moment may take a slot first.
 const SLOT_ATTEMPTS: usize = 5;
 
-/// The TUN device and the changes around it. They are applied, or only planned.
+/// The TUN device and the changes to the host around it, which are applied or only planned.
 pub(crate) struct HostSetup {
     device: DeviceSettings,
     mtu: Option<u16>,
@@ -45,12 +45,12 @@ pub(crate) struct HostSetup {
     profile: String,
     state_dir: PathBuf,
     standing: Option<Standing>,
-    /// The devices for the plan that is applied next, while an exit is asked for a session.
+    /// Devices that were created in advance, while an exit is asked for a session. The next plan that is applied uses them.
     prepared: Option<Prepared>,
     helper: Option<Helper>,
     /// The stub resolver, if the profile limits its resolvers to domains.
     stub: Option<Stub>,
-    /// The helper's changes to the host's resolvers. `None` while the host uses its own.
+    /// The helper's changes to the host's resolvers, each in a few words. `None` while the host uses its own resolvers.
     dns: Option<Vec<String>>,
     warnings: ResolverWarnings,
     /// Whether the device was recreated and the plan around it is not complete yet.
@@ -64,7 +64,7 @@ pub(crate) struct HostSetup {
 struct ResolverWarnings {
     /// Why look-ups may fail or leave outside the tunnel.
     trouble: Option<String>,
-    /// A warning that a network of the LAN has the address of a listed resolver.
+    /// A warning that the address of a listed resolver belongs to a network of the LAN.
     claimed: Option<String>,
 }
 
@@ -123,8 +123,8 @@ impl HostSetup {
         Self { stub, ..self }
     }
 
-    /// Makes the devices while the exit is asked for a session. If something cannot be made now, [`Self::apply`] makes or reports
-    /// it.
+    /// Creates the devices in advance, while the exit is asked for a session. If this fails, [`Self::apply`] tries again and
+    /// reports the error.
     pub(crate) fn prepare(&mut self) {
         if self.standing.is_some() || self.prepared.is_some() {
             return;
@@ -135,7 +135,7 @@ impl HostSetup {
         }
     }
 
-    /// Removes what [`Self::prepare`] has made, because no session comes soon.
+    /// Deletes the devices that [`Self::prepare`] has created, because no session is expected soon.
     pub(crate) fn forget_prepared(&mut self) {
         self.prepared = None;
     }
@@ -168,8 +168,8 @@ impl HostSetup {
         }))
     }
 
-    /// Makes the tunnel's networks unreachable, unless its routes exist already. Returns the queues of the TUN device if one was
-    /// created.
+    /// Adds routes that make the tunnel's networks unreachable, unless the tunnel's routes exist already. Returns the queues of
+    /// the TUN device if one was created.
     ///
     /// # Errors
     /// When something could not be done. In that case the rest is undone.
@@ -178,8 +178,8 @@ impl HostSetup {
     }
 
     /// Blocks the tunnel's networks until an exit grants a lease, unless its routes exist already. Packets go to the device,
-    /// which drops them silently. They are not refused, so a program can still look for a login page, which these routes do
-    /// not cover. Returns the queues of the TUN device if one was created.
+    /// which drops them silently. Programs get no ICMP error, so a browser keeps trying and can still find a login page, to which
+    /// these routes do not apply. Returns the queues of the TUN device if one was created.
     ///
     /// # Errors
     /// When something could not be done. In that case the rest is undone.
@@ -204,7 +204,7 @@ impl HostSetup {
         self.change(&nothing_granted()).await
     }
 
-    /// Whether the tunnel's routes are on this host. They keep its traffic blocked if the session is lost.
+    /// Whether the tunnel's routes are on this host. If the session is lost, these routes keep the tunnel's traffic blocked.
     pub(crate) fn stands(&self) -> bool {
         self.standing.is_some()
     }
@@ -214,8 +214,8 @@ impl HostSetup {
         let Some(facts) = self.standing.as_ref().map(|standing| standing.facts.clone()) else {
             return Ok(());
         };
-        // These facts keep their values from before the first plan, because that plan has changed them on the
-        // host.
+        // The facts that are not read again keep their values from before the first plan, because the plan itself has changed
+        // them on the host.
         let wanted = PlanFacts {
             strict_reverse_path: facts.strict_reverse_path.clone(),
             router_advertisements: facts.router_advertisements.clone(),
@@ -224,15 +224,14 @@ impl HostSetup {
             void: facts.void.clone(),
             ..self.facts(welcome, facts.slot, facts.device.clone()).await?
         };
-        // The plan stays recorded after an error, so that everything that is left of it is undone when the daemon
-        // ends.
+        // The plan stays recorded even after an error, so that the parts of it that were applied are undone when the daemon ends.
         let servers = self.servers(welcome);
         if let Some(standing) = &mut self.standing {
             standing.facts = wanted;
             standing.servers.clone_from(&servers);
             let plan = standing.plan(&self.profile, &self.settings);
             match standing.change(&plan, self.device_is_new).await {
-                // The device has just been taken away. The next check of the host recreates it and repeats the change.
+                // If another program has just removed the device, the next check of the host recreates it and repeats the change.
                 Err(error)
                     if self.device_is_new || !standing.device.is_in_use() || !standing.void.is_there() =>
                 {
@@ -258,7 +257,7 @@ impl HostSetup {
     ) -> anyhow::Result<()> {
         let before = self.settings.clone();
         self.settings = RouteSettings { exec: before.exec, ..RouteSettings::of(profile, is_closed) };
-        // Without a grant, everything that was in the tunnel stays blocked.
+        // Without a grant, the networks that were in the tunnel stay blocked.
         if self.settings.of_exit {
             self.settings.include =
                 welcome.map_or_else(|| before.include.clone(), |welcome| welcome.routes.clone());
@@ -270,7 +269,7 @@ impl HostSetup {
         // Without a Welcome, the tunnel's traffic stays blocked.
         let nothing = nothing_granted();
         let welcome = welcome.unwrap_or(&nothing);
-        // A device that was just taken away causes no error here: the next check recreates it.
+        // If another program has just removed the device, this is no error, because the next check recreates it.
         if let Err(error) = self.change(welcome).await {
             self.settings = before;
             self.change(welcome).await.context(
@@ -303,8 +302,8 @@ impl HostSetup {
         }
     }
 
-    /// Restores everything that other programs have undone, and follows this host to another LAN and to new containers. Returns a
-    /// list of what was restored.
+    /// Restores the changes that other programs have undone, and adapts the plan if this host has another LAN or new containers.
+    /// Returns a list of the restored changes.
     ///
     /// # Errors
     /// When something could not be restored.
@@ -333,12 +332,12 @@ impl HostSetup {
             // systemd-resolved keeps resolvers for each link, so those of the deleted device are lost.
             let servers = standing.servers.clone();
             self.set_dns(servers, true).await?;
-            // Reset only now, so that the next check repeats whatever has failed above.
+            // `device_is_new` is reset only now, so that the next check repeats the whole repair if a step above has failed.
             self.device_is_new = false;
         }
         self.check_claimed_resolvers();
-        // Reported last, so that everything else is repaired even if Warren's rules cannot get in front of another
-        // program's rule.
+        // This error is returned last, so that all other repairs are made even if no rule priority in front of another program's
+        // rule is free.
         if let Some(sentence) = blocked {
             anyhow::bail!(sentence);
         }
@@ -359,7 +358,7 @@ impl HostSetup {
     pub(crate) async fn preview(&self, welcome: &SessionGrant, slot: u8) -> anyhow::Result<Preview> {
         let device = device::name_now(&self.device)?;
         let void = device::void_name_now()?;
-        // The device does not exist yet, and will inherit this setting.
+        // The device does not exist yet. It will inherit the host's default setting.
         let takes_ipv6 = facts::takes_ipv6(&DeviceName::new("default")?)?;
         let mut facts = self.facts_where(welcome, slot, device.clone(), takes_ipv6).await?;
         let place = warren_host::place(&facts.tunnel(), slot).await?;
@@ -379,7 +378,7 @@ impl HostSetup {
     /// Creates the device and applies the first plan around it.
     async fn stand(&mut self, welcome: &SessionGrant) -> anyhow::Result<(Standing, Vec<Queue>)> {
         let mtu = self.mtu_for(welcome);
-        // The device exists before the plan, which names it and sets its MTU.
+        // The device must exist before the plan is applied, because the plan refers to the device and sets its MTU.
         let prepared = match self.prepared.take().filter(Prepared::is_there) {
             Some(prepared) => prepared,
             None => Prepared::make(&self.device, Some(mtu))?,
@@ -413,13 +412,13 @@ impl HostSetup {
         }
     }
 
-    /// Undoes everything. Returns a future that waits until the kernel has deleted the devices, which takes a while.
+    /// Undoes all changes. Returns a future that waits until the kernel has deleted the devices, which takes a while.
     ///
     /// # Errors
-    /// When something could not be undone. Even then, the devices end with this process.
+    /// When something could not be undone. Even then, the kernel deletes the devices when this process ends.
     pub(crate) async fn undo(&mut self) -> anyhow::Result<Pin<Box<dyn Future<Output = ()>>>> {
-        // The resolvers are restored first, while the tunnel still takes queries. In another order, some
-        // queries would leave outside the tunnel.
+        // The resolvers are restored first, while the tunnel still takes queries. If the routes were removed first, some queries
+        // would leave outside the tunnel.
         let dns = self.restore_dns().await;
         self.forget_prepared();
         let mut gone: Pin<Box<dyn Future<Output = ()>>> = Box::pin(std::future::ready(()));
@@ -428,8 +427,7 @@ impl HostSetup {
             let left = standing.host.undo_all_with(devices).await.context("cannot restore the host")?;
             gone = Box::pin(async move {
                 left.await;
-                // This comes last, because closing a device that is being deleted waits too, and would delay
-                // everything else.
+                // The devices' descriptors are closed last, because closing one blocks until the kernel has deleted the device.
                 drop(standing);
             });
         }

@@ -1,6 +1,7 @@
-//! A profile's kill switch: when it closes, which packets it lets out for its daemon, and who opens it again.
+//! A profile's kill switch: when it is closed, which packets of the daemon it lets out, and when it is opened again.
 //!
-//! Only `warren down` and `warren cleanup` open it. An `up` that has closed it and then fails opens it again.
+//! Only `warren down` and `warren cleanup` open a closed kill switch, apart from a failed `up` that had closed it, and on-demand
+//! if the profile allows that.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -20,7 +21,7 @@ use warren_daemon::output;
 use warren_daemon::resolvers;
 
 /// How many addresses of exits stay allowed. A further address replaces the oldest. A roster has up to 512 addresses. The
-/// rest is for the profile's exits and for the addresses to which names resolve.
+/// remaining 128 are for the profile's exits and for the addresses to which names resolve.
 const MOST_EXITS: usize = 640;
 /// How many resolvers may be asked for an exit's name.
 const MOST_RESOLVERS: usize = 16;
@@ -28,14 +29,15 @@ const DNS_PORT: u16 = 53;
 /// How long a status request waits for the kernel to say whether the table exists.
 const TIME_TO_LOOK: Duration = Duration::from_secs(1);
 
-/// The kill switch of a running daemon, closed or not in use.
+/// The kill switch of a running daemon, whether it is closed or not in use.
 #[derive(Debug, Default)]
 pub(crate) struct Lockdown {
     closed: Option<KillSwitch>,
     exits: Vec<SocketAddr>,
     /// The resolvers that may be asked for exits' names. Empty if no exit has to be looked up.
     resolvers: Vec<SocketAddr>,
-    /// The mark of queries for exits' names, which no other program can guess. `None` if no exit has to be looked up.
+    /// The random firewall mark of queries for exits' names, which no other program can guess. `None` if no exit has to be looked
+    /// up.
     query_mark: Option<u32>,
     /// The programs that `warren exec` has put inside or outside of the tunnel.
     exec: Option<ExecLetOut>,
@@ -44,7 +46,7 @@ pub(crate) struct Lockdown {
 }
 
 impl Lockdown {
-    /// Closes the kill switch if the profile asks for it, or keeps it closed if it is closed.
+    /// Closes the kill switch if the profile asks for one, or keeps it closed if it is closed already.
     ///
     /// # Errors
     /// When it should be closed but cannot be.
@@ -58,7 +60,7 @@ impl Lockdown {
         if !profile.kill_switch.enabled && !is_closed(directory)? {
             return Ok(Self { roster_has_names, ..Self::default() });
         }
-        // The first table allows everything that is known by now, because each change of the table takes a while.
+        // The first version of the table already allows all known addresses, because each later change of the table takes time.
         let query_mark = query_mark(profile, roster_has_names)?;
         let mut resolvers =
             if query_mark.is_some() { name_servers(&resolvers::listed()) } else { Vec::new() };
@@ -70,7 +72,7 @@ impl Lockdown {
         Ok(lockdown)
     }
 
-    /// The mark that tells the table which queries are the daemon's own.
+    /// The firewall mark by which the table recognises the daemon's own queries.
     pub(crate) fn query_mark(&self) -> u32 {
         self.query_mark.unwrap_or(CARRIER_MARK)
     }
@@ -138,8 +140,8 @@ impl Lockdown {
         self.update().await
     }
 
-    /// Allows the carrier's packets to the exits of the fleet's roster, and blocks them to addresses that are no longer an
-    /// exit's. `is_exits` tells whether an address is an exit's. `listed` are the resolvers in this host's files.
+    /// Allows the carrier's packets to the exits of the fleet's roster, and blocks them to addresses that no longer belong to an
+    /// exit. `is_exits` tells whether an address belongs to an exit. `listed` are the resolvers in this host's files.
     ///
     /// # Errors
     /// When nft fails.
@@ -159,8 +161,8 @@ impl Lockdown {
         self.update().await
     }
 
-    /// Allows the daemon's own queries to the resolvers in this host's files, so that it can look up an exit's name. Earlier
-    /// resolvers stay allowed, because the files may now name the tunnel's resolvers.
+    /// Allows the daemon's own queries to the resolvers in this host's files, so that it can look up an exit's name. Resolvers
+    /// that were allowed earlier stay allowed, because the files may now contain only the tunnel's resolvers.
     ///
     /// # Errors
     /// When nft fails.
@@ -213,7 +215,7 @@ impl Lockdown {
         open(directory).await.map(drop)
     }
 
-    /// Closes the kill switch again after [`Self::open`], whatever the profile says.
+    /// Closes the kill switch again after [`Self::open`], even if the profile has none.
     ///
     /// # Errors
     /// When it cannot be closed.
@@ -240,8 +242,7 @@ impl Lockdown {
         Ok(repaired.then(|| "somebody has changed the kill switch's table".to_owned()).into_iter().collect())
     }
 
-    /// Changes the table if the rules in force differ from the wanted ones. They also differ after nft has
-    /// failed.
+    /// Changes the table if the rules in force differ from the wanted rules, or if nft has failed before.
     async fn update(&mut self) -> anyhow::Result<()> {
         let Some(rules) = self.closed.as_ref().map(|closed| self.with_carrier(closed.rules().clone())) else {
             return Ok(());
@@ -341,7 +342,7 @@ pub(crate) fn closed_by_others(runtime_dir: &Path, name: &str) -> anyhow::Result
     Ok(closed)
 }
 
-/// Says what to do about kill switches of other profiles that block this one. Empty if there are none.
+/// Returns advice about other profiles' kill switches that block this profile. Empty if there are none.
 pub(crate) fn blocked_by(name: &str, others: &[String]) -> String {
     let [first, ..] = others else { return String::new() };
     format!(
@@ -363,10 +364,10 @@ pub(crate) fn remind(name: &str, directory: &DaemonDirectory) {
     }
 }
 
-/// The rules that follow from the profile alone. They do not allow any exit or resolver yet.
+/// Returns the rules that follow from the profile alone, which do not allow any exit or resolver yet.
 ///
 /// # Errors
-/// When the exit names the tunnel's networks, or the kernel cannot be asked for this host's.
+/// When the profile leaves the tunnel's networks to the exit, or this host's networks cannot be read.
 pub async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
     if profile.routes.of_exit {
         bail!(
@@ -426,12 +427,12 @@ fn query_mark(profile: &ClientProfile, roster_has_names: bool) -> anyhow::Result
 /// Draws a random mark for queries.
 fn drawn_mark() -> anyhow::Result<u32> {
     loop {
-        // Nearly every random mark can be used.
+        // Draws again until the mark is usable, which nearly every random mark is.
         let mut mark = [0; 4];
         getrandom::fill(&mut mark).map_err(std::io::Error::other)?;
         let mark = u32::from_ne_bytes(mark);
-        // Other programs may compare only the lower half of a mark. So that half must be neither 0 nor the carrier's mark. The
-        // values of the upper half are Tailscale's, whose rules make packets with its marks unreachable.
+        // Other programs may compare only the lower 16 bits of a mark, so these must be neither 0 nor the carrier's mark. The
+        // excluded values of bits 16 to 23 are Tailscale's marks. Its rules make packets with these marks unreachable.
         if ![0, CARRIER_MARK].contains(&(mark & 0xffff))
             && ![0x4_0000, 0x8_0000].contains(&(mark & 0xff_0000))
         {

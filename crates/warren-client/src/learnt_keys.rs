@@ -1,7 +1,7 @@
 //! The exits' keys that a profile's daemon has learnt in its sessions, in a file that outlives it.
 //!
-//! The profile belongs to its owner and may be read-only. So the daemon stores the learnt keys in the state directory. They count
-//! only while the profile pins the keys that vouched for them.
+//! The profile belongs to its owner and may be read-only. So the daemon stores the learnt keys in the state directory. A learnt
+//! key is valid only while the profile pins the key by which the exit had proven itself when it announced the learnt key.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -30,8 +30,7 @@ pub(crate) struct LearntKeys {
     is_unsaved: bool,
     /// When new keys were learnt recently.
     learnt: VecDeque<Instant>,
-    /// For each endpoint, the time at which it was last logged that the exit names keys that are not
-    /// accepted.
+    /// For each endpoint, when the daemon last logged that the exit announces keys that are not accepted.
     complained: BTreeMap<String, Instant>,
 }
 
@@ -66,7 +65,7 @@ impl LearntKeys {
         self.of(exit).accepted()
     }
 
-    /// The learnt key that an exit has not shown yet.
+    /// A learnt key with which the exit has not completed a handshake yet.
     pub(crate) fn unproven(&self, exit: &RemoteExit) -> Option<PublicKey> {
         self.of(exit).unproven()
     }
@@ -84,7 +83,7 @@ impl LearntKeys {
         self.take(exit, known, news);
     }
 
-    /// Records that an exit has opened a connection with a key.
+    /// Records that an exit has proven a key in a handshake.
     pub(crate) fn shown(&mut self, exit: &RemoteExit, key: PublicKey) {
         let mut known = self.of(exit);
         if let Some(news) = known.shown(key) {
@@ -117,8 +116,8 @@ impl LearntKeys {
         known.cloned().unwrap_or_else(|| ExitKeys::new(exit.public_keys.clone()))
     }
 
-    /// Whether to log that an exit announces keys that are not accepted. An exit may announce them on every connection and
-    /// all the time.
+    /// Whether to log that an exit announces keys that are not accepted. The exit may announce such keys at any time and on every
+    /// connection, so messages must be limited.
     fn may_complain(&mut self, now: Instant, exit: &RemoteExit) -> bool {
         let endpoint = exit.endpoint.to_string();
         let last = self.complained.get(&endpoint);

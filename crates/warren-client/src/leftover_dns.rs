@@ -4,8 +4,8 @@ use std::path::Path;
 
 use warren_host::dns::{self, DnsError};
 
-/// Restores the resolvers that killed daemons had replaced. Leaves those of running daemons alone. Returns the names of the killed
-/// daemons.
+/// Restores the resolvers that killed daemons had replaced. Leaves the resolvers of running daemons alone. Returns the names of
+/// the killed daemons.
 ///
 /// # Errors
 /// When the resolvers cannot be restored.
@@ -14,7 +14,7 @@ pub async fn clean_up(state_dir: &Path) -> anyhow::Result<Vec<String>> {
     for owner in dns::owners(state_dir)? {
         match dns::recover(state_dir, &owner).await {
             Ok(_) => cleaned.push(owner),
-            // A running daemon holds the record of its resolvers.
+            // A running daemon holds the lock on its record, so its resolvers stay.
             Err(DnsError::Busy(_)) => {}
             Err(error) => return Err(error.into()),
         }

@@ -27,14 +27,14 @@ const MOST_SERVERS: usize = 6;
 /// The DNS port.
 const PORT: u16 = 53;
 
-/// The network's own name servers, read before the daemon puts the tunnel's into the host's files.
+/// The network's own name servers, read before the daemon writes the tunnel's name servers into the host's files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NameServers {
     found: Vec<IpAddr>,
     /// The mark of queries, if they do not carry the carrier's mark.
     mark: Option<u32>,
-    /// The helper reads files and asks the system's resolver for a daemon, whose sandbox forbids both. `None` outside a
-    /// daemon.
+    /// The daemon's helper, which reads files and asks the system's resolver, because the daemon's sandbox forbids both. `None`
+    /// outside a daemon.
     helper: Option<Helper>,
 }
 
@@ -107,7 +107,8 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
         found.into_iter().map(|address| SocketAddr::new(address, port)).collect::<Vec<_>>()
     };
     tokio::pin!(system, own);
-    // The first response with an address counts. If the first response has no address, the other one is awaited.
+    // The system's resolver and the name servers are asked at the same time, and the first response with an address counts. If
+    // the first response has no address, waits for the second one.
     tokio::select! {
         found = &mut own => if found.is_empty() { system.await } else { Ok(found) },
         found = &mut system => match found {
@@ -145,11 +146,11 @@ async fn ask_one(host: &str, server: SocketAddr, mark: u32) -> std::io::Result<V
         exchange(host, server, RecordType::Aaaa, mark),
         exchange(host, server, RecordType::A, mark)
     );
-    // One of the two queries may fail if the other brings addresses.
+    // It is enough if one of the two queries returns addresses.
     Ok(ipv6.unwrap_or_default().into_iter().chain(ipv4.unwrap_or_default()).collect())
 }
 
-/// One question to one server.
+/// Sends one query to one server and waits for its answer.
 async fn exchange(
     host: &str,
     server: SocketAddr,
@@ -160,8 +161,9 @@ async fn exchange(
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let config = SocketConfig { mark: Some(CARRIER_MARK), ..SocketConfig::new(SocketAddr::new(any, 0)) };
     let socket = UdpSocket::from_std(socket::bind(config)?)?;
-    // Connecting with the carrier's mark gives the socket this host's address outside the tunnel. The socket keeps that address
-    // when it gets the mark of queries. A connected socket also takes datagrams only from this server.
+    // The socket is connected with the carrier's mark, so that the kernel chooses a source address outside the tunnel. The socket
+    // keeps this address when its mark is changed to that of queries. A connected socket also receives datagrams only from this
+    // server.
     socket.connect(server).await?;
     socket2::SockRef::from(&socket).set_mark(mark)?;
     // An unpredictable identifier makes it hard to forge an answer without seeing the query (RFC 5452 section 4.3).
@@ -178,7 +180,7 @@ async fn exchange(
         while let Ok(received) = tokio::time::timeout_at(resend.min(deadline), socket.recv(&mut buffer)).await
         {
             let message = buffer.get(..received?).unwrap_or_default();
-            // A message that does not match the query may be forged, so the wait goes on.
+            // A message that does not match the query may be forged, so it is ignored.
             if let Some(found) = addresses(message, id, host, record) {
                 return Ok(found);
             }

@@ -1,7 +1,8 @@
-//! `warren up` and `warren down` for users other than root. systemd does the work, and polkit decides who may ask for it.
+//! `warren up` and `warren down` for users other than root. systemd starts the units, and polkit decides which users may ask for
+//! this.
 //!
-//! The rule in `configs/warren.rules` lets members of the group warren start two units of each profile in /etc/warren: the tunnel's own,
-//! and `warren-down@NAME.service`, which runs [`down`] as root.
+//! The rule in `configs/warren.rules` lets members of the group warren start two units of each profile in /etc/warren: the
+//! tunnel's unit `warren@NAME.service`, and `warren-down@NAME.service`, which runs [`down`] as root.
 
 use std::time::Duration;
 
@@ -23,10 +24,10 @@ pub fn is_member(directories: &Directories) -> bool {
     are_usual(directories) && !rustix::process::geteuid().is_root()
 }
 
-/// Starts the unit of a profile in /etc/warren, which this user need not be able to read.
+/// Starts the unit of a profile in /etc/warren. The user need not be able to read the profile.
 ///
 /// # Errors
-/// As [`crate::up()`], and when this user may not.
+/// As [`crate::up()`], and when this user is not allowed to start the unit.
 pub async fn up_as_member(directories: &Directories, name: &str, timeout: Duration) -> anyhow::Result<()> {
     let unit = Unit::tunnel(name);
     if unit.is_active().await {
@@ -41,15 +42,15 @@ pub async fn up_as_member(directories: &Directories, name: &str, timeout: Durati
     output::print(&format!("{}\n", connected::line(&name, false, status.as_ref())))
 }
 
-/// Stops the tunnel of a profile and opens its kill switch, if the profile lets members do that.
+/// Stops the tunnel of a profile and opens its kill switch, if the profile allows members to open it.
 ///
 /// # Errors
-/// As [`down`], and when this user may not.
+/// As [`down`], and when this user is not allowed to start the unit.
 pub async fn down_as_member(name: &str) -> anyhow::Result<()> {
     Unit::down(name).run_as_member().await
 }
 
-/// [`down`] for a member of the group. Root runs it.
+/// Does what [`down`] does, on behalf of a member of the group. systemd runs this as root.
 ///
 /// # Errors
 /// As [`down`], and when the kill switch is closed and only root may open it.

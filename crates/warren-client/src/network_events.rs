@@ -10,7 +10,7 @@ use warren_host::network_watch::NetworkWatch;
 /// How often the clock is read.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// If a reading is delayed for longer, the host slept or this process was stopped. A busy machine delays readings less.
+/// If a reading is delayed for longer, the host has slept or this process was stopped. On a busy machine, delays are shorter.
 const LONGEST_DELAY: Duration = Duration::from_secs(2);
 
 /// An event after which the client must ask whether the exit still answers.
@@ -70,7 +70,7 @@ impl NetworkEvents {
     }
 }
 
-/// Whether the time between two readings is longer than the timer and a busy machine can explain.
+/// Whether the time between two readings is so long that the host must have slept or this process must have been stopped.
 fn has_jumped(before: Duration, now: Duration) -> bool {
     now.saturating_sub(before) > READ_EVERY + LONGEST_DELAY
 }

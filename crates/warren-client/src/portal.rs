@@ -50,7 +50,7 @@ impl OpenPortal {
         Ok(Self { portal, group, since: Instant::now(), time })
     }
 
-    /// Whether its time is over, or its programs have ended.
+    /// Whether the portal must be closed, because its time is over or its programs have ended.
     fn is_over(&self) -> bool {
         self.since.elapsed() >= self.time || !self.group.is_populated()
     }
@@ -97,10 +97,10 @@ pub(crate) struct PortalUpkeep {
 }
 
 impl PortalUpkeep {
-    /// Opens a portal for a user's process, and moves the process there.
+    /// Opens a portal for a user, and moves the user's process into its cgroup.
     ///
     /// # Errors
-    /// When it cannot be opened. In that case it is closed.
+    /// When the portal cannot be opened. In that case nothing of it is left on this host.
     pub(crate) async fn admit(
         &mut self,
         helper: &Helper,

@@ -18,7 +18,7 @@ use tokio::net::UdpSocket;
 use warren_packet::checksum::Sum;
 use warren_session::client::SessionGrant;
 
-/// How long the first echo request waits for its reply. The wait doubles with each further request.
+/// How long to wait for the reply to the first echo request. The wait doubles with each further request.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
@@ -31,8 +31,8 @@ const ECHO_REPLY_V6: u8 = 129;
 /// Number of sockets of each address family. Two sessions are probed at once during a move, and a probe that was aborted returns
 /// its socket a moment later.
 const SOCKETS: usize = 4;
-/// A classic BPF program that accepts no packet (BPF_RET | BPF_K, linux/filter.h). Without it, an idle raw socket would queue all
-/// of the host's ICMP packets.
+/// A classic BPF program that accepts no packet (BPF_RET | BPF_K, linux/filter.h). Without this filter, an idle raw socket would
+/// queue all ICMP packets that the host receives.
 const DEAF: &[SockFilter] = &[SockFilter::new(0x06, 0, 0, 0)];
 
 /// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones. Each request names its device and
@@ -103,7 +103,7 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let socket = self.socket.take();
-        // If the filter cannot be attached, the socket merely queues packets until it is lent again.
+        // If the filter cannot be attached, the only harm is that the socket queues packets until it is lent again.
         drop(socket.as_ref().map(|socket| socket.attach_filter(DEAF)));
         let mut sockets = self.owner.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = sockets.get_mut(self.place) {
@@ -115,7 +115,7 @@ impl Drop for Lent {
 fn raw_socket(domain: Domain, protocol: Protocol) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
     socket.set_nonblocking(true)?;
-    // Each received message then says through which device it came.
+    // With this option, the kernel reports for each message the device through which it came.
     if domain == Domain::IPV4 {
         setsockopt(&socket, Ipv4PacketInfo, &true)?;
     } else {
@@ -148,7 +148,7 @@ impl Probe {
         ipv4.or(ipv6).map(|(source, gateway)| Self { source, gateway })
     }
 
-    /// Draws an identifier for echo requests. Other programs may ping the exit's inner address too.
+    /// Draws a random identifier for echo requests, because other programs may ping the exit's inner address too.
     ///
     /// # Errors
     /// When the kernel gives no random bytes.
@@ -162,7 +162,7 @@ impl Probe {
     /// same device.
     ///
     /// # Errors
-    /// When there is no socket for the requests, or reading from it fails. That says nothing about the tunnel.
+    /// When there is no socket for the requests, or reading from it fails. Such an error is not a failure of the tunnel.
     pub(crate) async fn answered_as(
         self,
         sockets: EchoSockets,
@@ -267,7 +267,7 @@ struct Received {
 }
 
 fn receive(socket: RawFd, buffer: &mut [u8]) -> io::Result<Received> {
-    // Room for either kind: `in_pktinfo` is smaller.
+    // The buffer has room for the larger of the two kinds. `in_pktinfo` is smaller.
     let mut ancillary = nix::cmsg_space!(libc::in6_pktinfo);
     let mut parts = [IoSliceMut::new(buffer)];
     let message = recvmsg::<SockaddrStorage>(
@@ -337,7 +337,7 @@ mod tests {
             let other = probe.reply(&socket, device + 1, [1, 2]);
             let other = tokio::time::timeout(Duration::from_millis(300), other).await;
             assert!(other.is_err(), "{address}: {other:?}");
-            // The control: the same reply, expected through the device through which it comes.
+            // As a control, the same reply counts if it is expected through the loopback device.
             probe.send(&socket, device, [1, 2]).unwrap();
             let own =
                 tokio::time::timeout(Duration::from_secs(5), probe.reply(&socket, device, [1, 2])).await;

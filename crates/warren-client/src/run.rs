@@ -41,8 +41,7 @@ pub async fn client_run(
         // process group, which a child of `up` never is.
         let _ = rustix::process::setsid();
     } else {
-        // These are printed only if this daemon runs in the foreground. For a detached daemon, `up` has
-        // printed them already.
+        // The warnings are printed only by a daemon in the foreground. For a detached daemon, `up` has already printed them.
         for setting in &profile.ineffective {
             output::warn(setting.to_string());
         }
@@ -57,10 +56,9 @@ pub async fn client_run(
     let wanted_up = directory.take_wanted_up();
     let fleet = Fleet::load(&directories.state, &profile);
     let (first_exit, host_outside) = take_notes(&directory, &mut profile, &fleet);
-    // This comes first, because a journal that still lists changes of a killed daemon cannot be opened for
-    // new changes.
+    // A killed daemon's changes are undone first, because a journal that still lists them cannot be opened for new changes.
     clean_up_own(directories, &directory, name).await?;
-    // Closed before anything is sent, so that nothing leaves outside the tunnel from here on.
+    // The kill switch is closed before anything is sent, so that no packet leaves outside the tunnel from here on.
     let lockdown = Lockdown::of(&profile, &fleet, &directory).await?;
     let is_closed = lockdown.is_closed();
     for other in daemon_directory::clean_up(&directories.runtime, ForSuccessor::Keep).await? {
@@ -92,27 +90,27 @@ pub async fn client_run(
     };
     let outcome = run_sandboxed(start).await;
     if let Err(error) = &outcome {
-        // The error is sent now, while `up` or systemd still listens. The log alone is not enough, because its disk
+        // The error is sent as a notification while `up` or systemd still listens. The log alone is not enough, because its disk
         // may be full.
         notify::status(&output::sentence(error));
     }
-    // The helper holds the lock as well. The next daemon can start only once the helper has ended.
+    // The helper holds the same lock, so the next daemon can start only after the helper has ended.
     let has_helper_ended = process.end().await;
     directory.clear(&lock);
     if is_closed {
-        // This is logged during `warren down` too, because `warren down` opens the kill switch only after the
-        // daemon has ended.
+        // During `warren down`, the warning is logged too, because `warren down` opens the kill switch only after the daemon has
+        // ended.
         tracing::warn!("the kill switch of {name} is closed until `warren down {name}` opens it");
     }
     if has_helper_ended {
-        // The helper's nft has finished its work, but may take a while to end.
+        // The lock is released explicitly, because the helper's nft process still holds it and may take a while to end.
         lock.release();
     }
     outcome
 }
 
-/// Applies the notes that `up` and `warren exec` have left for this daemon: the exit to try first, and whether the host stays
-/// outside.
+/// Applies the notes that `up` and `warren exec` have left for this daemon: the exit to try first, and whether the host's own
+/// traffic stays outside.
 fn take_notes(
     directory: &DaemonDirectory,
     profile: &mut ClientProfile,

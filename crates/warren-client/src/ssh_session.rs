@@ -32,7 +32,7 @@ impl SshSession {
         None
     }
 
-    /// Warns that a kill switch with these rules would cut this SSH session. `None` if the session would survive.
+    /// Returns a warning that a kill switch with these rules would cut off this SSH session. `None` if the session would survive.
     pub(crate) fn warning(self, rules: &KillSwitchRules) -> Option<String> {
         let Self { peer, port } = self;
         let own = InboundPort { protocol: InboundProtocol::Tcp, port };
@@ -45,7 +45,8 @@ impl SshSession {
         })
     }
 
-    /// Warns that, without nft, the replies of this SSH session would go into the tunnel. `None` if they stay outside it.
+    /// Returns a warning that, without nft, this SSH session's replies would go into the tunnel. `None` if they would stay
+    /// outside.
     pub(crate) fn warning_without_firewall(self, rules: &KillSwitchRules) -> Option<String> {
         let peer = self.peer;
         self.belongs_inside(rules).then(|| {
@@ -73,7 +74,7 @@ impl SshSession {
     /// Parses `SSH_CONNECTION`: the peer's address and port, then this host's address and port.
     fn parse(connection: &str) -> Option<Self> {
         let mut words = connection.split_whitespace();
-        // The device of a link-local address follows a percent sign.
+        // In a link-local address, a percent sign separates the address from the device's name.
         let peer: IpAddr = words.next()?.split('%').next()?.parse().ok()?;
         let port = words.nth(2)?.parse().ok()?;
         Some(Self { peer: peer.to_canonical(), port })

@@ -1,8 +1,9 @@
 //! A stub resolver on the loopback device. It asks the tunnel's resolvers for names below some domains. For all other names, it
 //! asks the resolvers that the host would ask without the tunnel.
 //!
-//! It serves hosts whose programs do not all ask systemd-resolved. Its sockets are made before the sandbox, which allows no port below
-//! 1024. A name below the domains is never asked of another resolver, even if the tunnel's do not answer.
+//! The stub is for hosts on which not all programs ask systemd-resolved. Its sockets are made before the sandbox, which allows no
+//! port below
+//! 1024. The stub never asks another resolver for a name below the domains, even if the tunnel's resolvers do not answer.
 
 mod message;
 
@@ -23,7 +24,7 @@ use warren_daemon::helper::Helper;
 
 use self::message::{Question, failure};
 
-/// The address of the first profile's stub. Further profiles take the next ones.
+/// The address of the first profile's stub. The stubs of further profiles use the next addresses.
 pub(crate) const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 87, 97, 1));
 const ADDRESSES: u8 = 16;
 const PORT: u16 = 53;
@@ -31,7 +32,8 @@ const PORT: u16 = 53;
 /// queries.
 const MOST_QUERIES: usize = 256;
 const MOST_CONNECTIONS: usize = 32;
-/// How often each resolver is asked, and how long it may take. Programs give up after 5 s, and then ask once more.
+/// How often each resolver is asked, how many resolvers are asked, and how long each may take. A program gives up after 5 s, and
+/// then repeats its query.
 const ROUNDS: usize = 2;
 const MOST_SERVERS: usize = 3;
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -49,7 +51,7 @@ pub(crate) struct StubSockets {
 }
 
 impl StubSockets {
-    /// Takes the first loopback address that is free.
+    /// Binds the sockets to the first free loopback address, counted from [`FIRST`].
     ///
     /// # Errors
     /// When no address is free, or this process may not use the port.
@@ -164,7 +166,8 @@ impl Routing {
                 last = Some(answer);
             }
         }
-        // The resolvers' own refusal says more than a refusal by the stub.
+        // If all resolvers fail or refuse, the last answer of a resolver is returned, because it is more informative than the
+        // stub's own SERVFAIL.
         last.or_else(|| failure(query, &question))
     }
 
@@ -195,7 +198,7 @@ async fn serve_datagrams(socket: UdpSocket, routing: Arc<Routing>, dropped: Arc<
     let mut buffer = [0; 4096];
     loop {
         let Ok((length, from)) = socket.recv_from(&mut buffer).await else {
-            // For instance, the kernel has too little memory.
+            // The error may be temporary, for instance if the kernel is short of memory.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
@@ -240,7 +243,8 @@ async fn serve_connection(mut stream: TcpStream, routing: &Routing) -> io::Resul
     }
 }
 
-/// Asks one resolver by UDP, from a new port and with a new ID, so that nobody can forge the answer without seeing the query.
+/// Asks one resolver by UDP, from a new port and with a new ID, so that an attacker who does not see the query cannot forge the
+/// answer.
 async fn ask_by_datagram(server: SocketAddr, question: &Question, query: &[u8]) -> io::Result<Vec<u8>> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -255,7 +259,7 @@ async fn ask_by_datagram(server: SocketAddr, question: &Question, query: &[u8]) 
     loop {
         let length = timeout_at(deadline, socket.recv(&mut buffer)).await??;
         let received = buffer.get(..length).unwrap_or_default();
-        // Any other message may be forged, so the wait goes on.
+        // Any other message may be forged, so it is ignored.
         if question.is_answered_by(received, id) {
             return question.with_clients_id(received, query);
         }

@@ -24,7 +24,8 @@ pub(crate) struct Unit {
 
 impl Unit {
     /// Returns the unit for this profile. `None` where systemd does not run or has no `warren@.service`. The unit uses
-    /// `/etc/warren/NAME.toml` and the default directories. `None` too if `up` was asked for another file or directory.
+    /// `/etc/warren/NAME.toml` and the default directories. So the result is also `None` if `up` was asked for another file or
+    /// directory.
     pub(crate) async fn for_profile(directories: &Directories, name: &str, file: &Path) -> Option<Self> {
         let is_usual = file == directories.config.join(format!("{name}.toml"));
         let unit = Self::of(directories, name).filter(|_| is_usual)?;
@@ -38,7 +39,7 @@ impl Unit {
     }
 
     fn of(directories: &Directories, name: &str) -> Option<Self> {
-        // Users other than root have to be members of a group.
+        // Only root uses the unit directly. Other users have to be members of a group.
         let is_possible = are_usual(directories) && rustix::process::geteuid().is_root();
         is_possible.then(|| Self::tunnel(name))
     }
@@ -72,8 +73,8 @@ impl Unit {
             },
             () = tokio::time::sleep(timeout) => self.timed_out(timeout).await,
         };
-        // Without this, systemd would restart the daemon for ever. A user who may not start one of the two units may not start
-        // the other either.
+        // Without this stop, systemd would keep restarting the daemon. A user who may not start one of the two units may not
+        // start the other either.
         drop(down.run_as_member().await);
         Err(failure)
     }
@@ -122,7 +123,7 @@ impl Unit {
             _ = terminate.recv() => anyhow::anyhow!("interrupted; nothing was changed, and `warren up` can be run again"),
             _ = interrupt.recv() => anyhow::anyhow!("interrupted; nothing was changed, and `warren up` can be run again"),
         };
-        // systemd would restart the daemon for ever, but the user is told that `up` has failed.
+        // Without the stop, systemd would keep restarting the daemon although the user is told that `up` has failed.
         self.stop().await?;
         Err(failure)
     }
@@ -183,7 +184,7 @@ pub(crate) fn are_usual(directories: &Directories) -> bool {
 fn systemctl(arguments: &[&str]) -> Command {
     let mut command = Command::new("systemctl");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // Runs in a process group of its own, so that Ctrl-C reaches only `up`, which then stops the unit.
+    // systemctl runs in a process group of its own, so that Ctrl-C reaches only `up`, which then stops the unit.
     command.kill_on_drop(true).process_group(0);
     command
 }

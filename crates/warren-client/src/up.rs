@@ -46,8 +46,7 @@ pub struct UpOptions {
     pub kill_switch: bool,
     /// The exit to try first this time.
     pub exit: Option<String>,
-    /// Whether the host's own traffic stays outside, for `warren exec`. If so, nothing is printed on standard
-    /// output.
+    /// Whether the host's own traffic stays outside, for `warren exec`. In that case, `up` prints nothing on standard output.
     pub host_outside: bool,
 }
 
@@ -55,9 +54,9 @@ pub struct UpOptions {
 /// process that is detached from this terminal.
 ///
 /// # Errors
-/// With the reason. By then, everything that the daemon did is undone. [`ExitCode::Refused`] when the exit refused.
-/// [`ExitCode::TimedOut`] when it did not answer, or when the reason why it cannot answer is known before the timeout. If an
-/// exit had refused a running daemon before this `up`, that daemon keeps running and the tunnel's traffic stays blocked.
+/// With the reason. When this returns an error, all changes of the daemon have been undone. [`ExitCode::Refused`] when the exit
+/// refused. [`ExitCode::TimedOut`] when it did not answer, or when the reason why it cannot answer is known before the timeout. A
+/// daemon that was running before this `up`, and that the exits had refused, keeps running with the tunnel's traffic blocked.
 pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result<()> {
     let mut profile = load_profile(&options.profile)?;
     let fleet = Fleet::load(&directories.state, &profile);
@@ -70,13 +69,13 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     let name = profile.name.as_str();
     let directory = DaemonDirectory::new(&directories.runtime, name);
     directory.create()?;
-    // The lock is needed because two starts at once would take the notify socket and the log from each other.
+    // The lock prevents two simultaneous starts, which would take the notify socket and the log from each other.
     let Some(lock) = directory.start_lock()? else {
         let sentence =
             format!("another `warren up {name}` is starting it already; see `warren status {name}`");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
-    // Releases the lock at once, because the daemon itself must take it.
+    // The lock is taken only for this check and released at once, because the daemon itself must take it.
     if directory.lock_after_kill().await?.is_none() {
         if retry_refused::can_ask_again(&directory).await {
             retry_refused::up(&directory, name, options.kill_switch, options.timeout).await?;
@@ -148,7 +147,7 @@ async fn report(directory: &DaemonDirectory, profile: &ClientProfile) -> anyhow:
     Ok(())
 }
 
-/// Closes the kill switch. If that cuts off the user, warns first. Returns whether it was open.
+/// Closes the kill switch. If that would cut off the user's SSH session, warns first. Returns whether the kill switch was open.
 async fn close(profile: &ClientProfile, fleet: &Fleet, directory: &DaemonDirectory) -> anyhow::Result<bool> {
     let rules = kill_switch::rules(profile).await?;
     let warning = SshSession::current().and_then(|session| session.warning(&rules));
@@ -164,8 +163,8 @@ async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
     if warren_host::has_nft() || profile.routes.of_exit {
         return Ok(());
     }
-    // Without nft, the LAN is closed unless the profile asks for it, as with a kill switch. So these rules are
-    // right for both cases.
+    // Without nft, the LAN is unreachable unless the profile asks for it, just as with a kill switch. So the kill switch's rules
+    // also describe this case.
     let rules = kill_switch::rules(profile).await?;
     if let Some(warning) = SshSession::current().and_then(|session| session.warning_without_firewall(&rules))
     {
@@ -238,7 +237,7 @@ async fn wait(
 ) -> anyhow::Result<()> {
     let deadline = Instant::now() + timeout;
     let mut last_status = None;
-    // The signals are watched so that an interrupted `up` can still end the daemon.
+    // `up` handles these signals, so that it can end the daemon when it is interrupted.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     loop {
@@ -255,7 +254,7 @@ async fn wait(
             _ = terminate.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
             _ = interrupt.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
             ended = child.wait() => {
-                // The daemon's last message may still be unread.
+                // The daemon has ended, but its last notification may still be unread.
                 while let Some(message) = socket.received() {
                     last_status = message.status.or(last_status);
                 }
@@ -271,7 +270,7 @@ async fn wait(
     }
 }
 
-/// The daemon's error message with its exit code: from its log or, where the disk is full, from its last notification.
+/// The daemon's error message with its exit code: read from its log or, if the disk is full, from its last notification.
 fn failure_of(code: Option<i32>, directory: &DaemonDirectory, notified: Option<String>) -> anyhow::Error {
     // A daemon that fails has another exit code, so somebody has stopped this one.
     if code == Some(0) {
@@ -311,7 +310,7 @@ struct Notification {
 
 impl NotifySocket {
     fn bind(path: &Path, _lock: &StartLock) -> anyhow::Result<Self> {
-        // A killed `up` may have left its socket. The lock shows that no other `up` runs.
+        // A killed `up` may have left its socket. It can be removed, because the lock shows that no other `up` runs.
         drop(std::fs::remove_file(path));
         let socket = UnixDatagram::bind(path).with_context(|| {
             format!("cannot bind {}; choose a short --runtime-dir that can be written to", path.display())

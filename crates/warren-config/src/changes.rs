@@ -1,4 +1,4 @@
-//! The settings in which two versions of a file differ, named as in the file.
+//! Finds the settings that differ between two versions of a file, and names them as in the file.
 
 use super::{ClientProfile, ExitSettings, RemoteExit, Transport};
 
@@ -68,7 +68,7 @@ impl ExitSettings {
             ("ipv4 in [addresses]", self.ipv4 != after.ipv4),
             ("ipv6 in [addresses]", self.ipv6 != after.ipv6),
             ("enabled in [nat]", nat.ipv4 != after.nat.ipv4),
-            // If NAT is off, there is none for IPv6 either. A change of `enabled` then says enough.
+            // `ipv6` depends on `enabled`, so a change of `enabled` is not reported as a change of `ipv6` too.
             ("ipv6 in [nat]", nat.ipv4 == after.nat.ipv4 && nat.ipv6 != after.nat.ipv6),
             ("interface in [nat]", nat.interface != after.nat.interface),
             ("file in [clients]", self.clients_file != after.clients_file),

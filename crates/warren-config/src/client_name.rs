@@ -12,12 +12,12 @@ pub fn derived_name(text: &str) -> Option<String> {
         } else if let Some(letters) = latin_letters(c) {
             name.push_str(letters);
         } else if matches!(c, '\'' | '\u{2019}') {
-            // An apostrophe joins the letters around it: `Anna's phone` becomes `annas-phone`.
+            // An apostrophe does not separate words: `Anna's phone` becomes `annas-phone`.
         } else if !name.is_empty() && !name.ends_with('-') {
             name.push('-');
         }
     }
-    // Cannot split a character: the name is ASCII.
+    // The name is ASCII, so this cannot split a character.
     name.truncate(ProfileName::LONGEST);
     let name = name.trim_end_matches(['-', '.', '_']);
     (!name.is_empty()).then(|| name.to_owned())
@@ -50,9 +50,9 @@ fn latin_letters(letter: char) -> Option<&'static str> {
     })
 }
 
-/// Makes a name for a client from a person's text: the plainest name for it, or the first free variant of that name.
+/// Makes a name for a client from a person's text: the name of [`derived_name`], or the first free variant of it.
 pub fn proposed_name(text: &str, is_taken: impl Fn(&str) -> bool) -> String {
-    // A text in another script may leave no character.
+    // A text in a non-Latin script may leave no character.
     let name = derived_name(text).unwrap_or_else(|| "client".to_owned());
     // No profile can have a name such as `exit`.
     if name.parse::<ProfileName>().is_ok() && !is_taken(&name) { name } else { free_name(&name, is_taken) }
@@ -62,7 +62,7 @@ pub fn proposed_name(text: &str, is_taken: impl Fn(&str) -> bool) -> String {
 pub fn free_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
     let candidate = |number: usize| {
         let suffix = format!("-{number}");
-        // The name is cut, so that name and suffix together stay within the limit. A cut name may end in a separator.
+        // The name is shortened so that name and suffix together stay within the limit. A shortened name may end in a separator.
         let room = ProfileName::LONGEST.saturating_sub(suffix.len());
         let beginning: String = name.chars().take(room).collect();
         format!("{}{suffix}", beginning.trim_end_matches(['-', '.', '_']))

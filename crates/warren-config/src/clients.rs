@@ -27,7 +27,7 @@ use super::wording::describe;
 use super::{ConfigError, document};
 use crate::storage::{self, LockFile};
 
-/// Enough to import several hundred thousand clients, at some 300 bytes each.
+/// Maximum size of a `clients.toml`. It is enough for several hundred thousand clients of about 300 bytes each.
 const MOST_BYTES: u64 = 256 * 1024 * 1024;
 
 /// The path of the store, beside the file that `[clients] file` names: `clients.store` for `clients.toml`.
@@ -40,8 +40,7 @@ pub fn store_path(clients: &Path) -> PathBuf {
     clients.with_file_name(store)
 }
 
-/// The path at which a command puts the file for the exit to import: `clients.toml.import` for
-/// `clients.toml`.
+/// The path of the file that a command writes for the exit to import: `clients.toml.import` for `clients.toml`.
 pub fn staged_path(clients: &Path) -> PathBuf {
     with_suffix(clients, ".import")
 }
@@ -57,7 +56,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// # Errors
 /// When a file cannot be read, or is damaged.
 pub fn load_clients(clients: &Path) -> Result<ClientRegistry, ConfigError> {
-    // Once there is a store, `clients.toml` counts only when it is imported.
+    // Once there is a store, `clients.toml` has an effect only when it is imported.
     if let Some(registry) = store::read_clients(&store_path(clients))? {
         return Ok(registry);
     }
@@ -85,7 +84,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ClientRegistry, ConfigErr
 /// A `clients.toml` that waits to be imported.
 #[derive(Debug)]
 pub struct ClientsImport {
-    /// The clients that it lists.
+    /// The clients that the file lists.
     pub registry: ClientRegistry,
     path: PathBuf,
     mark: String,
@@ -97,7 +96,7 @@ impl ClientsImport {
     /// Reads the file. `None` if there is no file.
     ///
     /// # Errors
-    /// When it cannot be read, is wrong, or others may write to it.
+    /// When the file cannot be read, is invalid, or is writable by other users.
     pub fn read(path: &Path) -> Result<Option<Self>, ConfigError> {
         // `metadata` would follow links, but a dangling link does not count as a missing file.
         match std::fs::symlink_metadata(path) {
@@ -115,7 +114,7 @@ impl ClientsImport {
         Ok(Some(Self { registry, path: path.to_path_buf(), mark, is_silent: !says_who }))
     }
 
-    /// A text that distinguishes this file from every other, even from one with the same content.
+    /// Returns a text that identifies this file. A file that is written later has another mark, even if its content is the same.
     pub fn mark(&self) -> &str {
         &self.mark
     }
@@ -125,12 +124,14 @@ impl ClientsImport {
         &self.path
     }
 
-    /// Whether the file says nothing about clients, like an empty file. A file with `client = []` says that there are none.
+    /// Whether the file has no `client` key at all, like an empty file. In contrast, `client = []` states that there are no
+    /// clients.
     pub fn is_silent(&self) -> bool {
         self.is_silent
     }
 
-    /// Renames the file, once its clients are in the store: `clients.toml.imported` for `clients.toml`. Returns the new path.
+    /// Renames the file after its clients are in the store, for example `clients.toml` to `clients.toml.imported`. Returns the
+    /// new path.
     ///
     /// # Errors
     /// When it cannot be renamed. Even then, the store knows that the file was imported.
@@ -142,12 +143,13 @@ impl ClientsImport {
 }
 
 fn mark_of(metadata: &Metadata, text: &str) -> String {
-    // The inode and the time of the last change differ if the same text was written again.
+    // Inode and modification time are part of the mark, because they differ if the same text was written again.
     let stamp = (metadata.ino(), metadata.mtime(), metadata.mtime_nsec());
     record::digest_of(format!("{stamp:?}{text}").as_bytes())
 }
 
-/// Reads the file as text. Root follows no link in a directory of the exit's own user.
+/// Reads the file as text. Follows no links, because the exit's own user could use a link in its directory to make root read
+/// another file.
 fn read(path: &Path) -> Result<file::ConfigText, ConfigError> {
     match open_plain(path) {
         // `open_plain` refuses links and special files with errors of this kind, which say what to do.
@@ -165,7 +167,7 @@ pub fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, ConfigError
     make_clients_directory(path)?;
     match LockFile::acquire(&lock, wait) {
         Ok(Some(held)) => {
-            // Only the holder of the lock writes, so all temporary files are leftovers.
+            // Only the holder of the lock writes, so all temporary files are left over from interrupted writes.
             path.parent().into_iter().for_each(storage::remove_leftovers);
             Ok(held)
         }
@@ -187,7 +189,7 @@ pub fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, ConfigError
 pub fn make_clients_directory(clients: &Path) -> Result<(), ConfigError> {
     let Some(directory) = clients.parent() else { return Ok(()) };
     let make = |path: &Path, mode| DirBuilder::new().recursive(true).mode(mode).create(path);
-    // Others may use the directories above.
+    // The directories above may be used by others too, so they get the usual mode.
     let above = directory.parent().map_or(Ok(()), |above| make(above, 0o755));
     above.and_then(|()| make(directory, 0o700)).map_err(|error| {
         let sentence = format!("cannot be created: {}; choose another --state-dir", describe(&error));

@@ -59,7 +59,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The `[name]` section. An absent one is empty.
+    /// The `[name]` section. If it is missing, the result is an empty section.
     pub(super) fn section(&mut self, name: &'static str) -> Result<Section<'_>, ConfigError> {
         self.asked.push(name);
         let Some((_, value)) = entry(&self.root, name) else {
@@ -123,7 +123,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Names that people and other programs use for a section, and its name here.
+/// Names that people and other programs use for a section, each with the section's name in Warren.
 const ELSEWHERE: [(&str, &str); 11] = [
     ("device", "tun"),
     ("interface", "tun"),
@@ -195,7 +195,8 @@ impl<'a> Section<'a> {
         Err(self.source.error(key.span().start, what + &advice))
     }
 
-    /// The error for a missing key. Its place is the section's first line, or the file's if there is no section.
+    /// The error for a missing key. It is reported at the section's first line, or at the file's first line if there is no
+    /// section.
     pub(super) fn missing(&self, key: &str, advice: &str) -> ConfigError {
         if self.table.is_none() {
             let sentence =

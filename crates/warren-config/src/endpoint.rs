@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// The port of an endpoint that does not name one.
+/// The port of an endpoint without a port.
 pub(crate) const DEFAULT_PORT: u16 = 443;
 
 /// A host and a port, written `HOST:PORT`, with brackets around an IPv6 address.
@@ -68,8 +68,8 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Parses a DNS name for the TLS hello (RFC 6066 section 3): not an address, and without a final dot. The error
-/// continues after `"TEXT", but`.
+/// Parses a DNS name for the SNI extension of the TLS ClientHello (RFC 6066 section 3), which must not be an IP address or end in
+/// a dot. The error continues after `"TEXT", but`.
 pub(super) fn parse_server_name(text: &str) -> Result<String, String> {
     const EXPECTED: &str = "it must be a DNS name such as \"www.example.org\"";
     let name = parse_host(text).map_err(|_| EXPECTED.to_owned())?;
@@ -94,7 +94,8 @@ fn parse_host(text: &str) -> Result<String, String> {
     if text.len() > 253 || !labels.iter().all(|label| is_label(label)) {
         return Err("the host must be a DNS name or an IP address".to_owned());
     }
-    // A last label of digits is a mistyped IPv4 address (RFC 3696 section 2).
+    // If the last label consists only of digits, the text is a mistyped IPv4 address, because no top-level domain does (RFC 3696
+    // section 2).
     if labels.last().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit())) {
         return Err("this is neither an IPv4 address nor a DNS name".to_owned());
     }

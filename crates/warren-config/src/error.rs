@@ -27,8 +27,8 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Control characters in a file's name are escaped. Keys are hidden, because the sentence may quote one
-        // that stands in the wrong place.
+        // Control characters in a file's name are escaped. Keys are hidden, because the sentence may quote a key that was written
+        // in the wrong place.
         write!(formatter, "{}", one_line(&self.path.to_string_lossy()))?;
         if let Some(line) = self.line {
             write!(formatter, ":{line}")?;

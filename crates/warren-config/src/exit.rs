@@ -18,7 +18,7 @@ use super::web::{WebListen, read_web};
 use super::wireguard::{WireGuardSettings, read_wireguard};
 use super::{ConfigError, file};
 
-/// All settings of an exit. It has 17 fields because each is a setting or a section of the file.
+/// All settings of an exit. There are 17 fields because each is a setting or a section of the file.
 #[derive(Debug)]
 pub struct ExitSettings {
     /// The path of the file with these settings.
@@ -27,7 +27,7 @@ pub struct ExitSettings {
     pub listen: Vec<SocketAddr>,
     /// The exit's keys.
     pub keys: ExitKeys,
-    /// The endpoint in profiles. It is needed only to write a profile.
+    /// The endpoint that the exit writes into its clients' profiles. It has no other use.
     pub endpoint: Option<Endpoint>,
     /// The IPv4 pool of inner addresses. At least one of the two pools is set.
     pub ipv4: Option<Ipv4Net>,
@@ -85,8 +85,8 @@ impl ExitSettings {
 pub struct NatSettings {
     /// Whether clients' IPv4 packets are masqueraded.
     pub ipv4: bool,
-    /// Whether clients' IPv6 packets are masqueraded. By default, they are masqueraded only if the prefix is
-    /// private. Any other prefix is routed to this host.
+    /// Whether clients' IPv6 packets are masqueraded. By default, they are masqueraded only if the IPv6 pool is a private prefix.
+    /// Any other prefix is routed to this host.
     pub ipv6: bool,
     /// The interface towards the internet.
     pub interface: NatInterface,
@@ -95,7 +95,7 @@ pub struct NatSettings {
 /// The interface through which clients' traffic leaves to the internet. NAT gives it the interface's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NatInterface {
-    /// The interface to which the route leads.
+    /// The interface of the route to the internet.
     Auto,
     /// The device of this name.
     Name(String),
@@ -211,7 +211,7 @@ fn read_addresses(document: &mut Document<'_>) -> Result<(Option<Ipv4Net>, Optio
 fn read_nat(document: &mut Document<'_>, pool: Option<Ipv6Net>) -> Result<NatSettings, ConfigError> {
     let mut section = document.section("nat")?;
     let enabled = section.or("enabled", true, boolean)?;
-    // A public prefix is routed to this host, so its clients keep their own addresses on the internet.
+    // A public prefix is routed to this host, so clients with its addresses need no NAT.
     let is_private = pool.is_none_or(|pool| pool.addr().is_unique_local());
     let ipv6 = section.or("ipv6", is_private, boolean)?;
     let interface = section.or("interface", "auto".to_owned(), value::device_name)?;
@@ -224,7 +224,7 @@ fn read_clients(document: &mut Document<'_>) -> Result<(PathBuf, bool), ConfigEr
     let mut section = document.section("clients")?;
     let file = section.or("file", PathBuf::from("exit/clients.toml"), |value| {
         let text = value.text("a file name such as \"clients.toml\"")?;
-        // Such a path names a directory, which a new file cannot replace.
+        // A path that ends like this refers to a directory, which a new file cannot replace.
         if text.is_empty() || text.ends_with('/') || text.ends_with("..") {
             return Err(value.problem("must be a file name such as \"clients.toml\""));
         }

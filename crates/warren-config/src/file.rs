@@ -13,7 +13,7 @@ use super::wording::describe;
 /// The largest configuration that is read. A real one has a few hundred bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
 
-/// A file's text, and the metadata with its mode.
+/// A file's text and metadata.
 #[derive(Debug)]
 pub(super) struct ConfigText {
     /// The text is erased when dropped, because it may hold a private key.
@@ -49,8 +49,7 @@ pub(super) fn read_opened(
     if metadata.len() > most {
         return Err(too_large(path, most));
     }
-    // Allocates room for everything, because a vector that grows leaves its old buffer behind without wiping
-    // it.
+    // The buffer is allocated with room for the whole file, because a vector that grows frees its old buffer without erasing it.
     let length = usize::try_from(metadata.len()).map_err(|_| too_large(path, most))?;
     let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
     // Reads one byte more than allowed, to notice a file that has grown meanwhile.

@@ -1,4 +1,4 @@
-//! The file that a PROFILE or FILE argument means.
+//! Finds the file to which a PROFILE or FILE argument refers.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -42,8 +42,8 @@ impl FromStr for ProfileName {
         if name.is_empty() {
             Err("is empty")
         } else if ["exit", "exit_hold"].contains(&name) {
-            // A profile's firewall table is `warren_NAME`. With these names, it would have the name of one of the
-            // exit's tables.
+            // A profile's firewall table is `warren_NAME`. With one of these names, that would be the name of one of the exit's
+            // tables.
             Err("is the exit's own")
         } else if name == "fleet" {
             // `fleet.toml` is the configuration of `warren-fleet`.
@@ -68,7 +68,7 @@ impl fmt::Display for ProfileName {
     }
 }
 
-/// The file that a PROFILE or FILE argument means. Without an argument, the only profile.
+/// Returns the file to which a PROFILE or FILE argument refers. Without an argument, returns the file of the only profile.
 ///
 /// An argument with a slash or ending in `.toml` is a file. Any other is the name of a profile in the configuration
 /// directory.
@@ -84,7 +84,7 @@ pub fn find_profile(config_directory: &Path, argument: Option<&OsStr>) -> Result
         return Ok(path.to_path_buf());
     }
     let file = config_directory.join(format!("{text}.toml"));
-    // Refuses names such as `..`, which would lead out of the directory.
+    // Names such as `..` are refused, because they would refer to a file outside of the directory.
     ProfileName::of_file(&file)?;
     if file.exists() {
         return Ok(file);

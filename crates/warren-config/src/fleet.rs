@@ -10,7 +10,7 @@ use super::time::parse_time;
 use super::value::{Problem, Value};
 use super::wording::quoted;
 
-/// How an exit belongs to a fleet.
+/// An exit's settings as a member of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetSettings {
     /// The exit's name in the fleet.

@@ -24,7 +24,7 @@ const KEY: &[u8] = b"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 /// Reads bytes as a profile, as an exit's configuration and as its clients.
 ///
 /// # Panics
-/// If an error is not one line that names its place, or if an accepted value changes when it is written and read again.
+/// If an error is not one line that begins with file and line, or if an accepted value changes when it is written and read again.
 pub fn configuration(data: &[u8]) {
     let accepted = read(PROFILE, data, |path, text| profile::parse(name(), path, text, 0o600));
     if let Some(profile) = accepted {
@@ -86,7 +86,7 @@ fn name() -> ProfileName {
     "home".parse().expect("it is a name")
 }
 
-/// Checks that the profile for a client, written from this one, names the same exit and key.
+/// Writes a profile with this profile's exit and key, and checks that reading it gives the same exit and key.
 fn reads_back(profile: &ClientProfile) {
     let key = profile.private_key.clone();
     for exit in profile.exits() {

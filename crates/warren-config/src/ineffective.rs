@@ -12,7 +12,7 @@ pub struct IneffectiveSetting {
     path: PathBuf,
     /// The key with its section, e.g. `[routes] exclude`.
     pub key: String,
-    /// Counted from 1.
+    /// The line of the key, counted from 1.
     pub line: usize,
     /// What happens instead.
     pub consequence: &'static str,

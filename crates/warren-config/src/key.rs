@@ -9,7 +9,7 @@ use super::document::{Located, Section};
 use super::value::{Problem, Value};
 use super::wording::describe;
 
-/// The settings of a section that name a private key. This reads the section, but not the key file.
+/// A section's settings of a private key. The key file has not been read yet.
 #[derive(Debug)]
 pub(super) struct KeySetting {
     inline: Option<Located<PrivateKey>>,
@@ -19,7 +19,7 @@ pub(super) struct KeySetting {
 impl KeySetting {
     /// Reads `private_key_file`, and `private_key` where it is allowed.
     pub(super) fn read(section: &mut Section<'_>, allow_inline: bool) -> Result<Self, ConfigError> {
-        // A relative name is relative to the directory of the configuration, wherever the command runs.
+        // A relative path is relative to the directory of the configuration file, not to the working directory.
         let directory = section.path().parent().unwrap_or(Path::new("")).to_path_buf();
         let file = section.optional("private_key_file", |value| {
             let text = value.text("a file name such as \"home.key\"")?;
@@ -41,7 +41,7 @@ impl KeySetting {
     pub(super) fn resolve(self, section: &Section<'_>, mode: u32) -> Result<PrivateKey, ConfigError> {
         match (self.inline, self.file) {
             (Some(inline), Some(file)) => Err(section.error(
-                // The error points to the second of the two.
+                // The error is reported at the second of the two keys.
                 inline.line.max(file.line),
                 "private_key and private_key_file are both set; keep one of the two",
             )),
@@ -82,7 +82,7 @@ const EXIT_WITHOUT_KEY: &str =
 /// An exit's keys and the file that they come from.
 #[derive(Debug)]
 pub struct ExitKeys {
-    /// The key file. Under a service manager, only root can read it, and the manager hands a copy to the exit.
+    /// The key file. Under a service manager, only root can read this file, and the service manager passes a copy to the exit.
     pub file: PathBuf,
     /// Whether the keys come from the service manager's copy, which stays the same until a restart.
     pub is_copy: bool,
@@ -92,8 +92,8 @@ pub struct ExitKeys {
     pub old: Option<PrivateKey>,
 }
 
-/// The copy of the file that systemd hands to this service by `LoadCredential=`. With the copy, a daemon can use a key
-/// although its own user cannot read the file.
+/// Returns the path of the copy of the file that systemd passes to this service by `LoadCredential=`. By the copy, a daemon can
+/// use a key file that its own user cannot read.
 fn credential(file: &Path) -> Option<PathBuf> {
     let directory = std::env::var_os("CREDENTIALS_DIRECTORY")?;
     let path = Path::new(&directory).join(file.file_name()?);
@@ -112,7 +112,7 @@ fn key_file_sentence(error: &KeyError) -> String {
     format!("private_key_file: cannot read {}: {}; check the name", path.display(), describe(source))
 }
 
-/// 32 bytes in base64. The error never shows the text, which may be a key with a typing error.
+/// Parses 32 bytes in base64. The error never contains the text, which may be a key with a typing error.
 fn private_key(value: Value<'_>) -> Result<PrivateKey, Problem> {
     let expected = "must be a key from \"warren keygen\": 44 characters of base64";
     let text = value.text("a key from \"warren keygen\", between quotes")?;

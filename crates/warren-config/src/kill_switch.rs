@@ -35,7 +35,7 @@ pub enum KillSwitchOpener {
 /// Who may open a login page under a closed kill switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PortalOpener {
-    /// Root. Also the users of `[exec]`, if `allow_exec_outside` lets out any program of theirs.
+    /// Root, and the users of `[exec]` if `allow_exec_outside` is set, because they may then let out any program anyway.
     #[default]
     Root,
     /// The same as `Root`, and members of the group warren.

@@ -9,7 +9,7 @@
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `client_name`: names for clients, made from what people type
 //! - `changes`: the settings in which two versions of a file differ
-//! - `find`: the file that a PROFILE argument means
+//! - `find`: finds the file to which a PROFILE argument refers
 //! - `document`, `value`: from TOML to typed values
 //! - `endpoint`, `key`, `network`: values with rules of their own
 //! - `file`, [`storage`]: reading files as text, and writing them durably

@@ -54,9 +54,9 @@ fn address_or_off(value: Value<'_>) -> Result<Option<SocketAddr>, Problem> {
     }
 }
 
-/// Whether only this host and private networks can reach an address.
+/// Whether an address can be reached only from this host and private networks.
 fn is_local(address: IpAddr) -> bool {
-    // An IPv4-mapped IPv6 address is reached over IPv4.
+    // An IPv4-mapped IPv6 address is treated as the IPv4 address, because it is reached over IPv4.
     match address.to_canonical() {
         IpAddr::V4(address) => {
             // Shared address space (RFC 6598), which overlay networks use too.

@@ -1,4 +1,4 @@
-//! Networks in the configuration, and which of them can be an exit's inner prefixes.
+//! Parses networks in the configuration, and checks which of them can be an exit's inner prefixes.
 
 use std::net::IpAddr;
 

@@ -150,7 +150,7 @@ pub struct RemoteExit {
     pub endpoint: Endpoint,
     /// The exit's keys, at least one. There are several while the exit's key is being rotated.
     pub public_keys: Vec<PublicKey>,
-    /// The name in the TLS hello (SNI), which anybody on the path can read. None by default.
+    /// The name in the SNI extension of the TLS ClientHello, which anybody on the path can read. None by default.
     pub server_name: Option<String>,
 }
 
@@ -264,7 +264,7 @@ fn check_exits(
     private_key: &PrivateKey,
 ) -> Result<(RemoteExit, Vec<RemoteExit>), ConfigError> {
     let own = private_key.public();
-    // A client that pinned its own key would never find its exit.
+    // A profile that contains the client's own key as the exit's key is a mistake, because no exit can prove that key.
     if let Some(exit) = exits.iter().find(|exit| exit.value.public_keys.contains(&own)) {
         let sentence =
             "public_key in [[exit]] is this client's own; write the key that \"warren exit init\" printed";
@@ -298,9 +298,9 @@ fn read_tun(document: &mut Document<'_>) -> Result<Tun, ConfigError> {
 /// What a client does with its host once every exit has refused it for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenRefused {
-    /// Traffic for the tunnel stays blocked until somebody takes the tunnel down.
+    /// The tunnel's traffic stays blocked until somebody takes the tunnel down.
     Closed,
-    /// The daemon ends, and traffic takes the same path as before.
+    /// The daemon ends, and traffic leaves outside the tunnel, as it did before `up`.
     Open,
 }
 
@@ -322,7 +322,7 @@ fn lan(value: Value<'_>) -> Result<Lan, Problem> {
 }
 
 fn read_routes(document: &mut Document<'_>) -> Result<RouteSettings, ConfigError> {
-    // Without `include`, the tunnel is a full one.
+    // Without `include`, all traffic goes through the tunnel.
     let everything = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
     let mut section = document.section("routes")?;
     let include = section.or("include", Some(everything), included)?;
@@ -350,7 +350,7 @@ fn included(value: Value<'_>) -> Result<Option<Vec<IpNet>>, Problem> {
     }
 }
 
-/// Networks to exclude. None may equal an included one, because one of the two would be ignored.
+/// Networks to exclude. No network may also be in `include`, because one of the two entries would be ignored.
 fn networks_left_out(value: Value<'_>, include: &[IpNet]) -> Result<Vec<IpNet>, Problem> {
     let networks = list(ANY_NETWORKS, network)(value)?;
     let is_included = |network: &IpNet| include.iter().any(|included| included.trunc() == network.trunc());
@@ -363,7 +363,7 @@ fn networks_left_out(value: Value<'_>, include: &[IpNet]) -> Result<Vec<IpNet>, 
     }
 }
 
-/// Reads the networks behind the client. A default route or too many networks are errors, as at the exit.
+/// Reads the networks behind the client. A default route or too many networks are errors, because the exit would refuse them too.
 /// Host bits are cleared.
 fn networks_behind(value: Value<'_>) -> Result<Vec<IpNet>, Problem> {
     const LIST: &str = "a list of networks such as [\"192.168.7.0/24\"]";

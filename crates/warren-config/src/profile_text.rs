@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::Endpoint;
 
-/// Who has the private key of a new profile.
+/// The key of a new profile, depending on who has the private half.
 pub enum ClientKey {
     /// This machine made the key. The profile contains the only copy of it.
     Ours(PrivateKey),
@@ -28,8 +28,8 @@ impl ClientKey {
 
 /// The settings of a new profile, apart from its exit and its key.
 ///
-/// A new profile must set `lan`. A profile without it counts as one of an earlier version, for which the LAN
-/// is closed.
+/// A new profile must set `lan`. A profile without `lan` is treated as written for an earlier version, in which the LAN was not
+/// reachable.
 pub const NEW_SETTINGS: &str = "[routes]\nlan = \"auto\"   # private networks on this machine's links stay reachable while there is no kill \
                                 switch\n";
 
@@ -62,7 +62,7 @@ pub fn profile_text_with(
     };
     let exit = match exit {
         [only] => format!("\"{only}\""),
-        // The exit's key is being rotated.
+        // There are two keys while the exit's key is being rotated.
         several => {
             let keys: Vec<String> = several.iter().map(|key| format!("\"{key}\"")).collect();
             format!("[{}]", keys.join(", "))

@@ -15,8 +15,8 @@ use warren_host::{directory_of, follows_links_at, make_lock_file};
 /// Replaces a file's content and keeps its mode and owner. A new file gets `mode`, and its directory's owner if root
 /// writes it.
 ///
-/// Follows a symbolic link if the link and its directory belong to root or to this user, and replaces the file that the
-/// link names. Links of other users are not followed, because they could make root replace any file.
+/// Follows a symbolic link if the link and its directory belong to root or to this user, and replaces the file that the link
+/// names. Links of other users are not followed, because another user could make root replace any file.
 pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let path = follow_link(path)?;
     let (mode, owner) = match fs::symlink_metadata(&path) {
@@ -27,8 +27,8 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     replace(&path, Unfinished::Random, content, mode, Some(owner))
 }
 
-/// Makes writes beyond the process's file size limit fail, as writes to a full disk do. Without this, such a write ends
-/// the process.
+/// Makes writes beyond the process's file size limit fail, as writes to a full disk do. Without this call, such a write ends the
+/// process.
 ///
 /// # Errors
 /// When SIGXFSZ cannot be watched.
@@ -47,7 +47,7 @@ pub fn make_directory(path: &Path) -> io::Result<bool> {
         path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
     fs::DirBuilder::new().recursive(true).mode(0o755).create(path)?;
     for made in missing {
-        // The umask may have taken bits of the mode away.
+        // The mode is set again, because the umask may have cleared some of its bits.
         fs::set_permissions(made, Permissions::from_mode(0o755))?;
     }
     Ok(true)
@@ -65,7 +65,8 @@ impl LockFile {
         const PAUSE: Duration = Duration::from_millis(20);
         let (file, is_new) = make_lock_file(path)?;
         if is_new {
-            // The service that owns the directory must be able to open the lock that root made.
+            // The lock file gets the directory's owner, so that the service that owns the directory can open a lock file that
+            // root has created.
             owner_of_new_file_at(path)?.give(&file)?;
         }
         let deadline = Instant::now() + wait;

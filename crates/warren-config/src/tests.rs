@@ -1,4 +1,4 @@
-//! The meaning of files, and the errors for invalid files.
+//! Tests of the meaning of files, and of the errors for invalid files.
 
 #![allow(
     clippy::indexing_slicing,

@@ -28,13 +28,13 @@ pub struct Transport {
     pub max_transmit_segments: u32,
     /// The most datagrams in one drive.
     pub max_transmit_datagrams: u32,
-    /// The most receive batches that are read before their datagrams are processed.
+    /// The most receive calls in one turn, before their datagrams are processed.
     pub receive_batches: u32,
     /// The most reads of the TUN in one turn.
     pub tun_batches: u32,
     /// The congestion controller. A change also affects open connections.
     pub congestion: Congestion,
-    /// Whether lost datagrams are sent again, if the other side can put them in order.
+    /// Whether lost datagrams are sent again, if the other side supports numbered datagrams.
     pub repair: bool,
     /// The driver of the connections.
     pub driver: Driver,
@@ -51,11 +51,11 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Warren's own driver. It gave more goodput per CPU second than noq's driver on both sides
+    /// Warren's own driver. With Warren's driver on both sides, goodput per CPU second was higher than with noq's driver
     /// (`bench/LOG.md`).
     const DRIVER: Driver = Driver::Warren;
-    /// The connections of a client whose losses are not repaired. A loss slows down only the connection on which it
-    /// happens.
+    /// The number of connections of a client whose losses are not repaired. Several connections help, because a loss slows down
+    /// only the connection on which it happens.
     const UNREPAIRED_CONNECTIONS: u32 = 4;
 
     /// Reads the section of a client's profile.
@@ -82,11 +82,13 @@ impl Transport {
         ];
         let transport = Self {
             connections,
-            // Compared with 10 and 20, these caps need 0.65 to 0.73 of the CPU, if only the CPU limits a path (bench/LOG.md).
+            // If only the CPU limits a path, these caps need 0.65 to 0.73 of the CPU time that caps of 10 and 20 need
+            // (bench/LOG.md).
             max_transmit_segments: section.or("max_transmit_segments", 40, number(SEGMENTS))?,
             max_transmit_datagrams: section.or("max_transmit_datagrams", 80, number(DATAGRAMS))?,
             receive_batches: section.or("receive_batches", 8, number(RECEIVE_BATCHES))?,
-            // Each read returns one small packet. With 32 reads, the exit fell asleep after each short send (bench/LOG.md).
+            // Each read returns one small packet. With 32 reads, the exit's worker went to sleep after each short send
+            // (bench/LOG.md).
             tun_batches: section.or("tun_batches", 128, number(TUN_BATCHES))?,
             congestion: section.or("congestion", Congestion::Adaptive, word(CONGESTION))?,
             repair: section.or("repair", true, auto_or_false)?,
@@ -124,7 +126,7 @@ impl Transport {
         Tuning {
             settings,
             tun_batches: TunBatches::new(self.tun_batches as usize),
-            // Known once there is a TUN device.
+            // The offload in use is known only once there is a TUN device.
             tun_offload: TunOffload::default(),
             tun_writes: TunWrites::default(),
             workers: self.workers(),
@@ -138,8 +140,8 @@ impl Transport {
         if self.repair && self.driver == Driver::Warren { NUMBERED } else { 0 }
     }
 
-    /// How many connections a client asks for, or the most that an exit grants one. A worker gains nothing from a second connection
-    /// as long as losses do not slow the first one down.
+    /// How many connections a client asks for, or the most that an exit grants one. By default, a client that losses do not slow
+    /// down asks for one connection per worker, because a second one would gain nothing.
     pub fn connections(&self) -> u32 {
         self.connections.unwrap_or_else(|| {
             let is_slowed = self.congestion != Congestion::Adaptive || self.features() & NUMBERED == 0;
@@ -155,13 +157,13 @@ impl Transport {
         self.workers.unwrap_or_else(|| automatic_workers(*cores()))
     }
 
-    /// Applies the settings that differ from `before` to a running daemon. A change by `warren set` stays if the file
-    /// has no new value.
+    /// Applies the settings that differ from `before` to a running daemon. A value that was set by `warren set` stays unless the
+    /// file's value has changed.
     pub fn retune(&self, before: &Self, tuning: &Tuning) {
-        // All other settings need a restart, because connections are made with them.
+        // All other settings need a restart, because they apply when a connection is created.
         let Tuning { settings, tun_batches, .. } = tuning;
         let caps = &settings.caps;
-        // Sets only what the file changed, because everything else may have been set by hand since.
+        // Only settings that were changed in the file are applied, because the others may have been set with `warren set` since.
         if self.max_transmit_segments != before.max_transmit_segments {
             caps.set(self.max_transmit_segments as usize, caps.datagrams());
         }

@@ -148,7 +148,7 @@ pub(super) fn list<T: PartialEq>(
         let mut list = Vec::new();
         for item in value.items(expected)? {
             let parsed = parse(item)?;
-            // One of the two is probably a typo for another value.
+            // A repeated value is an error, because one of the two is probably a typo.
             if list.contains(&parsed) {
                 return Err(item.problem("names the same value twice; remove one of the two"));
             }
@@ -197,7 +197,7 @@ pub(super) fn endpoint(value: Value<'_>) -> Result<Endpoint, Problem> {
     text.parse::<Endpoint>().map_err(|error| value.problem(format!("is {}, but {error}", quoted(text))))
 }
 
-/// A DNS name for the TLS hello.
+/// A DNS name for the SNI extension of the TLS ClientHello.
 pub(super) fn server_name(value: Value<'_>) -> Result<String, Problem> {
     let text = value.text("a DNS name such as \"www.example.org\"")?;
     parse_server_name(text).map_err(|error| value.problem(format!("is {}, but {error}", quoted(text))))

@@ -33,7 +33,7 @@ pub(super) fn read_web(document: &mut Document<'_>) -> Result<Option<WebListen>,
     let listen = section.optional("listen", address_or_path)?;
     section.finish()?;
     if let Some(Located { value: WebListen::Loopback(address), line }) = &listen
-        // ::ffff:127.0.0.1 is the loopback of IPv4.
+        // `to_canonical` makes ::ffff:127.0.0.1 count as the IPv4 loopback address.
         && !address.ip().to_canonical().is_loopback()
     {
         let sentence = format!(

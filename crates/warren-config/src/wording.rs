@@ -2,9 +2,9 @@
 
 use std::io;
 
-/// The known name that is closest to a misspelt one, if one is close.
+/// Returns the known name that is most similar to a misspelt one. `None` if none is similar enough.
 pub fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    // No known name is nearly that long.
+    // A text that is much longer than any known name is similar to none.
     if unknown.len() > 64 {
         return None;
     }
@@ -29,7 +29,7 @@ pub fn quoted(text: &str) -> String {
 
 pub(super) fn clipped(text: &str) -> String {
     const LONGEST: usize = 60;
-    // The text is escaped before it is cut, because an escape takes more room than its character.
+    // The text is escaped before it is truncated, because an escape sequence is longer than its character.
     let escaped = text.escape_debug().take(LONGEST + 1).collect::<String>();
     if escaped.chars().count() <= LONGEST {
         return escaped;
@@ -55,8 +55,8 @@ pub(super) fn one_line(text: &str) -> String {
         .collect()
 }
 
-/// The text without keys: 32 bytes in base64, which are 43 characters and an equals sign. A private key under a wrong
-/// name is still secret.
+/// Returns the text, in which each part that may be a key is hidden: 32 bytes in base64, which are 43 characters and an equals
+/// sign. A private key in the wrong place must not be printed either.
 pub(super) fn without_keys(text: &str) -> String {
     const CHARACTERS: usize = 43;
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
@@ -81,7 +81,7 @@ pub fn describe(error: &io::Error) -> String {
     let words = text.split(" (os error").next().unwrap_or(&text);
     let mut letters = words.chars();
     match letters.next() {
-        // The text will be in the middle of a sentence.
+        // The first letter becomes lower case, because the text will be in the middle of a sentence.
         Some(first) => first.to_lowercase().chain(letters).collect(),
         None => "unknown error".to_owned(),
     }

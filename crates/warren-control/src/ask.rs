@@ -14,11 +14,11 @@ use super::operator::login;
 use super::protocol::{Answer, Asking, Request, RequestRefused};
 use super::status::Status;
 
-/// A daemon that takes longer than this to answer is stuck.
+/// How long to wait for a daemon's answer. A daemon that takes longer counts as stuck.
 // The message of `AskError::TimedOut` names this time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest answer in bytes. It has room for all clients that an exit can have.
+/// Maximum length of an answer in bytes. A list of all clients that an exit can have fits.
 const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
 
 /// Why there is no answer.
@@ -38,7 +38,7 @@ pub enum AskError {
         /// The daemon's process ID, if known.
         pid: String,
     },
-    /// This user may not use the socket.
+    /// This user is not allowed to use the socket.
     #[error("only root and members of the group warren may talk to the daemon; run this as root")]
     Forbidden,
     /// The socket cannot be used.
@@ -101,7 +101,7 @@ async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Resu
     let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
     // The message about a stuck daemon names this process, because it advises to end it.
     *pid = stream.peer_cred()?.pid();
-    // Reading a status leaves no trace, so the daemon need not know the reader.
+    // A status request changes nothing and is not logged, so the daemon need not know who logged in.
     let login = (!matches!(request, Request::Status)).then(login).flatten();
     let mut line = serde_json::to_vec(&Asking { request, login }).map_err(io::Error::other)?;
     line.push(b'\n');
@@ -116,7 +116,7 @@ async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Resu
     Ok(answer)
 }
 
-/// Opens the socket without following a link. Through a link, another user's daemon could make root ask a third daemon.
+/// Opens the socket without following a link. By a link, another user could make root's command talk to a different daemon.
 fn socket_at(path: &Path) -> io::Result<OwnedFd> {
     let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&socket)?;
@@ -135,7 +135,7 @@ impl From<io::Error> for AskError {
     fn from(error: io::Error) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
         let kind = error.kind();
-        // The last two mean that the daemon was killed during the request.
+        // The last two kinds of error mean that the daemon was killed during the request.
         if matches!(kind, NotFound | ConnectionRefused | ConnectionReset | BrokenPipe) {
             Self::NotRunning
         } else if kind == io::ErrorKind::PermissionDenied {

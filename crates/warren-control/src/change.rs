@@ -54,7 +54,7 @@ impl Change {
                 Key::MaxTransmitDatagrams => caps.set(caps.segments(), number),
                 Key::ReceiveBatches => receive_batches.set(number),
                 Key::TunBatches => tun_batches.set(number),
-                // This never has a number, because its values are words.
+                // The congestion controller is set as a word above, so there is no number to set.
                 Key::Congestion => {}
             },
         }
@@ -66,7 +66,7 @@ impl Change {
         Key::ALL.map(Key::name)
     }
 
-    /// The values that a setting can have, if they are words.
+    /// The possible values of a setting whose values are words. Empty for any other setting.
     pub fn words(key: &str) -> &'static [&'static str] {
         if key == Key::Congestion.name() { &["adaptive", "cubic", "bbr3", "newreno", "off"] } else { &[] }
     }

@@ -1,4 +1,4 @@
-//! Clients on the control socket: a client to enrol, and the view of an enrolled one.
+//! The forms in which clients are sent over the control socket: a client to enrol, and an enrolled client.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::SystemTime;
@@ -14,9 +14,9 @@ use warren_session::{PublicKey, optional_stored_key, stored_key};
 /// A client to enrol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewClient {
-    /// The client's name. No other client has it.
+    /// The client's name, which must differ from all other clients' names.
     pub name: String,
-    /// The client's public key. A command has checked it.
+    /// The client's public key, already checked by the command.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
     /// Set if the client connects with WireGuard.
@@ -29,10 +29,10 @@ pub struct NewClient {
     /// Networks behind the client. The client may ask the exit to route them to it.
     #[serde(default)]
     pub prefixes: Vec<IpNet>,
-    /// The most that the client may send, and receive, per second.
+    /// The client's rate limit, for each direction.
     #[serde(default)]
     pub rate_limit: Option<RateLimit>,
-    /// Whether the key of a removed client is accepted.
+    /// Whether to accept `public_key` even if it is the key of a removed client.
     #[serde(default)]
     pub allow_removed: bool,
 }
@@ -44,7 +44,7 @@ impl NewClient {
         Self { name, public_key, wireguard: None, ipv4, ipv6, prefixes, rate_limit, allow_removed: false }
     }
 
-    /// The client's key, if it may be the key of a removed client.
+    /// The client's key, if it is accepted even as the key of a removed client.
     pub fn allowed_key(&self) -> Option<PublicKey> {
         self.allow_removed.then_some(self.public_key)
     }
@@ -61,7 +61,7 @@ impl NewClient {
     }
 }
 
-/// A client as the registry and a running exit know it.
+/// A client's entry in the registry, and its live state at a running exit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientView {
     /// The client's name.
@@ -81,14 +81,14 @@ pub struct ClientView {
     pub ipv6: Option<Ipv6Addr>,
     /// Networks behind the client. The client may ask for routes to them.
     pub prefixes: Vec<IpNet>,
-    /// The most bits per second that the client may send, and the same for receiving, such as "50mbit".
+    /// The client's rate limit in bits per second, for each direction, such as "50mbit".
     pub rate_limit: Option<RateLimit>,
     /// Ports of the exit that lead to the client, such as "tcp/8443 to 443".
     #[serde(default)]
     pub forwards: Vec<Forward>,
     /// Whether the exit refuses the client.
     pub disabled: bool,
-    /// The newest of the exit's two keys, if the client has connected to the exit since it has two.
+    /// While the exit rotates its key and has two: the newer of them, if the client has connected since the exit has it.
     #[serde(default, deserialize_with = "optional_stored_key")]
     pub exit_key: Option<PublicKey>,
     /// The client's live state. Absent if the exit does not run.
@@ -125,9 +125,9 @@ pub struct LiveView {
 /// A forward that is not in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForwardNotInForce {
-    /// The exit's ports that the forward names.
+    /// The exit's ports of this forward.
     pub ports: PortRange,
-    /// The port that is taken, and what has taken it.
+    /// The port that is in use, and what uses it.
     pub reason: String,
 }
 
@@ -164,7 +164,7 @@ pub struct InvitationView {
 }
 
 impl InvitationView {
-    /// The view of a registry's entry.
+    /// Makes the view of a registry's entry.
     pub fn of(invitation: &Invitation) -> Self {
         Self { name: invitation.name.clone(), expires: timestamp(invitation.expires) }
     }
@@ -183,7 +183,7 @@ pub struct RemovedView {
 }
 
 impl RemovedView {
-    /// The view of a registry's entry.
+    /// Makes the view of a registry's entry.
     pub fn of(removed: &RemovedKey) -> Self {
         Self {
             name: removed.name.clone(),
@@ -208,7 +208,7 @@ pub struct ImportSummary {
     pub unchanged: usize,
 }
 
-/// A number of clients or invitations, and the first names.
+/// How many clients or invitations there are of a kind, and the names of the first ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     /// How many there are.
@@ -221,7 +221,7 @@ impl Named {
     /// The most names that are shown.
     pub const SHOWN: usize = 20;
 
-    /// Counts one more. Notes its name if it is among the first ones.
+    /// Counts one more, and stores its name if it is among the first ones.
     pub fn add(&mut self, name: &str) {
         self.count += 1;
         if self.names.len() < Self::SHOWN {
@@ -232,8 +232,7 @@ impl Named {
 
 /// A time in UTC in the format of RFC 3339.
 ///
-/// If RFC 3339 cannot express a time, the time comes from a broken clock. It is shown as the nearest time that RFC 3339 can
-/// express.
+/// A time that RFC 3339 cannot express, for example from a broken clock, is shown as the nearest one that it can express.
 pub fn timestamp(time: SystemTime) -> String {
     // 9999-12-31T23:59:59Z. `humantime` formats neither a later time nor one before 1970.
     let end_of_rfc3339 = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);

@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The exits of a fleet that have applied a removal. The answer to the request contains it as `cut_off`.
+/// How far a fleet has applied a removal. The answer to a request that removes or disables a client contains this as `cut_off`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutOff {
     /// How many exits have applied the removal, including the exit that was asked.
     pub heard: usize,
     /// How many exits there are.
     pub exits: usize,
-    /// The exits that have not applied it yet.
+    /// The names of the exits that have not applied the removal yet.
     pub waiting: Vec<String>,
-    /// Why the other exits have not been told of the removal. `None` if it is in the store.
+    /// Why the other exits have not been told of the removal. `None` if the removal is in the store, from which they learn of it.
     pub away: Option<String>,
 }
 
@@ -21,7 +21,7 @@ impl CutOff {
         serde_json::from_value(answer.get("cut_off")?.clone()).ok()
     }
 
-    /// Returns a line for an operator.
+    /// Formats this as a line for an operator.
     pub fn line(&self) -> String {
         let Self { heard, exits, waiting, away } = self;
         if let Some(reason) = away {

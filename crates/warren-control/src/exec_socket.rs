@@ -1,4 +1,5 @@
-//! The socket for users who may put their own programs inside or outside of a tunnel. They may ask for nothing else.
+//! The socket for users who may put their own programs inside or outside of a tunnel. They cannot request anything else on this
+//! socket.
 //!
 //! A connection carries one line of JSON in each direction: a request, and the answer. Every user of the host may connect, and the
 //! kernel says which user it is (SO_PEERCRED). A user whom the profile does not allow is refused before anything is read. The
@@ -24,7 +25,7 @@ use super::protocol::RequestRefused;
 use crate::private_socket;
 use warren_host::exec_groups::Side;
 
-/// A user's request for one of the user's processes.
+/// A request from a process, for itself.
 #[derive(Debug)]
 pub struct ExecAsked {
     /// The process that asks.
@@ -37,7 +38,7 @@ pub struct ExecAsked {
     pub answer: oneshot::Sender<Result<(), RequestRefused>>,
 }
 
-/// The things that a user can want for a process.
+/// The requests that a process can make for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UserWish {
@@ -79,7 +80,8 @@ impl ExecSocket {
         remove(runtime_dir, name);
         let cannot = || format!("cannot bind {}; check that its directory can be written to", path.display());
         let listener = private_socket::listen(path).with_context(cannot)?;
-        // Every user may ask, and learns why a request is refused. The directory belongs to root, so nobody can put a link there.
+        // Every user may connect, so that a user who is refused learns why. Setting the mode follows no link, because only root
+        // can write to the directory.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).with_context(cannot)?;
         let (sender, asked) = mpsc::channel(WAITING);
         let listener = UnixListener::from_std(listener).with_context(cannot)?;
@@ -130,8 +132,8 @@ pub fn names(runtime_dir: &Path) -> Vec<String> {
 
 /// Asks the daemon of the profile `name` for something for this process.
 ///
+/// # Errors
 /// As [`super::ask`]. [`AskError::Forbidden`] also means that a user other than root or this one has answered.
-/// As [`super::ask`]. [`AskError::Forbidden`] also if another user than root or this one answers.
 pub async fn ask_for(runtime_dir: &Path, name: &str, wish: UserWish) -> Result<(), AskError> {
     let exchange = async {
         let mut stream = UnixStream::connect(path(runtime_dir, name)).await?;
@@ -140,7 +142,8 @@ pub async fn ask_for(runtime_dir: &Path, name: &str, wish: UserWish) -> Result<(
             return Err(AskError::Forbidden);
         }
         let line = serde_json::to_string(&wish).map_err(io::Error::other)? + "\n";
-        // The daemon refuses strangers without reading their bytes. The kernel then reports an error after the answer.
+        // The daemon answers a user whom it refuses without reading the request. So this write may fail although an answer can be
+        // read, and its error is used only without an answer.
         let sent = stream.write_all(line.as_bytes()).await;
         let mut answer = Vec::new();
         let received = BufReader::new(stream.take(LONGEST_ANSWER)).read_until(b'\n', &mut answer).await;
@@ -162,7 +165,7 @@ async fn accept(listener: UnixListener, mut door: Door, sender: mpsc::Sender<Exe
                 Ok(place) => {
                     let sender = sender.clone();
                     tokio::spawn(async move {
-                        // A peer that is silent or has closed the connection gets no answer.
+                        // An error or a timeout means that the peer is silent or has closed the connection, so it gets no answer.
                         drop(tokio::time::timeout(TIMEOUT, serve(stream, sender)).await);
                         drop(place);
                     });
@@ -181,7 +184,7 @@ async fn accept(listener: UnixListener, mut door: Door, sender: mpsc::Sender<Exe
 fn refuse(stream: &UnixStream, refusal: &RequestRefused) {
     let answer: Result<(), &RequestRefused> = Err(refusal);
     if let Ok(line) = serde_json::to_string(&answer) {
-        // A new socket has room for the whole line. A peer that has closed the connection needs none.
+        // The buffer of a new socket has room for the whole line. An error means that the peer has closed the connection.
         drop(stream.try_write((line + "\n").as_bytes()));
     }
 }
@@ -190,13 +193,13 @@ fn refuse(stream: &UnixStream, refusal: &RequestRefused) {
 struct Door {
     name: String,
     users: Vec<u32>,
-    /// The connections of each user. Each holds a reference.
+    /// For each user, a counter of connections: each connection holds a reference.
     places: HashMap<u32, Weak<()>>,
     refusals: Refusals,
 }
 
 impl Door {
-    /// Returns a place for the connection, which keeps it as long as it is served.
+    /// Checks whether the connection may be served. Returns a reference that counts the connection as long as it is held.
     fn admit(&mut self, stream: &UnixStream, now: Instant) -> Result<Arc<()>, RequestRefused> {
         let user =
             stream.peer_cred().map_err(|_| RequestRefused::new("the kernel does not say who asks"))?.uid();
@@ -220,7 +223,7 @@ impl Door {
             )));
         }
         let place = self.places.get(&user).and_then(Weak::upgrade).unwrap_or_default();
-        // This function itself has one of the references.
+        // The new connection's own reference is already counted.
         if Arc::strong_count(&place) > MOST_OF_A_USER {
             return Err(RequestRefused::new(format!(
                 "{MOST_OF_A_USER} programs of user {user} are asking at this moment; run this again"
@@ -265,9 +268,9 @@ async fn serve(stream: UnixStream, sender: mpsc::Sender<ExecAsked>) -> anyhow::R
 }
 
 const SUFFIX: &str = ".exec";
-/// Requests that may wait for the daemon.
+/// Maximum number of requests that wait for the daemon.
 const WAITING: usize = 8;
-/// Connections of one user at a time. Each takes a descriptor of the daemon.
+/// Maximum number of simultaneous connections of one user. Each takes a descriptor of the daemon.
 const MOST_OF_A_USER: usize = 32;
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 const LONGEST_REQUEST: u64 = 64;

@@ -1,7 +1,7 @@
 //! The control socket: how commands talk to a running daemon.
 //!
-//! A connection carries one line of JSON in each direction. The socket has mode 0600 in the daemon's own directory, and
-//! the peer's user is checked too: it must be root or the daemon's own.
+//! A connection carries one line of JSON in each direction. The socket has mode 0600 in the daemon's own directory, and the
+//! peer's user is checked too: it must be root or the daemon's own user.
 //!
 //! The modules:
 //! - `protocol`: the requests and answers. `change`, `clients`, `page` and `serializable_key` are parts of requests,

@@ -1,4 +1,4 @@
-//! The person behind a command: the user that runs it, and the one who logged in before becoming root.
+//! Finds out who runs a command: the user of the process, and the user who logged in before becoming root.
 
 use std::collections::HashMap;
 
@@ -29,19 +29,19 @@ impl Users {
         Self(users)
     }
 
-    /// A user's name, or its number if it has no name here.
+    /// A user's name, or the number if `/etc/passwd` has no name for it.
     pub fn name(&self, number: u32) -> String {
         self.0.get(&number).cloned().unwrap_or_else(|| number.to_string())
     }
 }
 
-/// The user who logged in, if that is another user than this process's, because somebody has used `sudo` or `su`. Root could give
-/// any name. So this helps to distinguish operators, but proves nothing.
+/// The user who logged in, if that differs from this process's user, for example after `sudo` or `su`. Root can fake this name.
+/// So it helps to distinguish operators, but proves nothing.
 pub fn login() -> Option<String> {
     let own = rustix::process::getuid().as_raw();
     let of_kernel =
         std::fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| text.trim().parse().ok());
-    // The largest number means that nobody logged in, for instance in a service.
+    // The largest number means that the process does not belong to a login session, for instance because it is a service.
     let logged_in = of_kernel.filter(|number: &u32| *number != u32::MAX && *number != own);
     let users = Users::read();
     let name = match logged_in {
@@ -51,7 +51,7 @@ pub fn login() -> Option<String> {
     name.and_then(|name| login_name(&name)).filter(|name| Some(name) != users.0.get(&own))
 }
 
-/// A name without characters that could break a line of a log. `None` if nothing is left.
+/// Returns the name without characters that could break a log line. `None` if no character is left.
 pub(crate) fn login_name(text: &str) -> Option<String> {
     let name: String = text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
     (!name.is_empty()).then_some(name)

@@ -31,7 +31,7 @@ impl PageQuery {
         self.name.as_deref().is_none_or(|part| name.contains(part))
     }
 
-    /// Makes the page from rows that come after [`Self::after`] in their order. `place` is the row's place in that order.
+    /// Makes the page from `rows`, which must be sorted and begin after [`Self::after`]. `place` returns a row's sort key.
     pub fn page<Row, View>(
         &self,
         rows: impl Iterator<Item = Row>,
@@ -60,7 +60,7 @@ impl PageQuery {
 pub struct Page<Row> {
     /// The rows, in order.
     pub rows: Vec<Row>,
-    /// The place after which the next page begins. `None` on the last page.
+    /// The sort key of this page's last row, for [`PageQuery::after`]. `None` on the last page.
     pub next: Option<String>,
 }
 

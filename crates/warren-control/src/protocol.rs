@@ -17,23 +17,23 @@ use super::serializable_key::SerializableKey;
 pub enum Request {
     /// The daemon's state and all counters.
     Status,
-    /// Undo everything and end.
+    /// Undo all changes to the host and end.
     Stop,
     /// Change a setting until the daemon ends. The answer is the previous value.
     Set { change: Change },
     /// Read the configuration again. The answer is [`super::Reloaded`]. An older daemon answers null.
     Reload,
-    /// Client: prepare this host for programs inside or outside of the tunnel. `warren exec` then starts such a
-    /// program. The answer is the resolvers of that side.
+    /// Client: prepare this host for programs inside or outside of the tunnel, before `warren exec` starts such a program. The
+    /// answer is the resolvers for these programs.
     Exec { side: Side },
-    /// Client: read the profile again, and ask once more those exits that have refused.
+    /// Client: read the profile again, and ask the exits again that have refused.
     Retry,
     /// Client: the resolvers of this host's network, without those of the tunnel.
     NetworkResolvers,
-    /// Exit: the public keys that it serves. They identify the exit.
+    /// Exit: the public keys that the exit serves, by which clients identify the exit.
     PublicKeys,
-    /// Exit: use these keys from now on, the newest first. Ends every session or none. The answer is the number of sessions that
-    /// have ended. The keys are in the request, because a service may not be able to read its key file again.
+    /// Exit: use these keys from now on, the newest first. With `end_sessions`, end all sessions. The answer is the number of
+    /// sessions that have ended. The keys are in the request, because a service may not be able to read its key file again.
     SetKeys { keys: Vec<SerializableKey>, end_sessions: bool },
     /// Exit: tell clients to move to another exit. End when they have moved, or after this time.
     Drain { milliseconds: u64 },
@@ -53,13 +53,13 @@ pub enum Request {
     IsInvited { name: String },
     /// Exit: a page of the keys of removed clients, sorted by key.
     RemovedList { page: PageQuery },
-    /// Exit: import the clients of `clients.toml`, or only say what that would change.
+    /// Exit: import the clients of `clients.toml`. With `dry_run`, only return what an import would change.
     ClientImport { dry_run: bool },
     /// Exit: remove a client and end its session, or withdraw the invitation of that name.
     ClientRemove { name: String },
     /// Exit: change a client.
     ClientChange { name: String, change: ClientChange },
-    /// Make a part of the daemon panic, to test the rest.
+    /// Make a part of the daemon panic, to test how the other parts react.
     #[cfg(debug_assertions)]
     BreakDown { part: Part },
 }
@@ -73,8 +73,8 @@ pub(crate) struct Asking<'a> {
     pub(crate) login: Option<String>,
 }
 
-/// The part of [`Asking`] other than the request. It is read separately, because reading both together would make another copy of
-/// the request's content.
+/// [`Asking`] without the request. It is parsed separately, because parsing both together would leave another copy of the
+/// request, which may contain a private key, in memory.
 #[derive(Default, Deserialize)]
 pub(crate) struct AskedBy {
     #[serde(default)]
@@ -86,7 +86,7 @@ pub(crate) struct AskedBy {
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// The main task, which does everything except carry packets.
+    /// The main task, which does all work other than carrying packets.
     Daemon,
     /// The first thread that carries packets.
     Worker,
@@ -99,8 +99,8 @@ pub enum Part {
 /// An answer: JSON whose shape depends on the request, or a refusal.
 pub(crate) type Response = Result<Answer, RequestRefused>;
 
-/// A daemon's answer as JSON text. The status of a thousand clients has 4,000 connections with forty figures each, so no answer
-/// becomes a tree of values first.
+/// A daemon's answer as JSON text. Answers are written without building a tree of JSON values first, because the status of a
+/// thousand clients has 4,000 connections with forty figures each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer(String);
 
@@ -121,7 +121,7 @@ impl Answer {
         [Self::BEFORE, &self.0, "}\n"].concat().into_bytes()
     }
 
-    /// Returns the JSON of a line, which must be valid.
+    /// Returns the JSON of the answer in a line of valid JSON. `None` if the line is a refusal.
     pub(crate) fn text_in(line: &str) -> Option<&str> {
         line.trim_end().strip_prefix(Self::BEFORE)?.strip_suffix('}')
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The changes of a reload. Daemons of earlier versions answer with nothing.
+/// The changes of a reload. Daemons of earlier versions answer null instead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// The settings that have other values now, such as `servers in [dns]`.

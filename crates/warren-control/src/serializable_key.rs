@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use warren_quic::key::PrivateKey;
 use zeroize::Zeroizing;
 
-/// A private key that can be sent, and is never printed.
+/// A private key that can be serialized for the socket, but is never printed.
 #[derive(Clone)]
 pub struct SerializableKey(pub PrivateKey);
 
@@ -25,7 +25,7 @@ impl Serialize for SerializableKey {
 impl<'de> Deserialize<'de> for SerializableKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Zeroizing::new(String::deserialize(deserializer)?);
-        // The cause is left out, because it could show a part of the key.
+        // The error's cause is left out, because it could contain a part of the key.
         PrivateKey::from_base64(&text).map(Self).map_err(|_| de::Error::custom("that is not a private key"))
     }
 }

@@ -21,9 +21,9 @@ const MAX_REQUEST: usize = 4 * 1024 * 1024;
 /// Size of the first buffer. It is enough for most requests.
 const FIRST_ROOM: usize = 4096;
 /// A peer that is silent for this long is disconnected.
-// This time includes the wait for the daemon. The command gives up after the same time.
+// The time includes the wait for the daemon's answer. The command gives up after the same time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests that may wait for the daemon.
+/// Maximum number of requests that wait for the daemon.
 const WAITING: usize = 16;
 
 /// A request and the channel for its answer.
@@ -41,7 +41,7 @@ pub struct PendingRequest {
 pub struct Peer {
     /// The number of the peer's user, from the kernel (SO_PEERCRED).
     pub user: u32,
-    /// The user who logged in, according to the command.
+    /// The user who logged in, as the command reports it.
     pub login: Option<String>,
 }
 
@@ -53,8 +53,8 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Binds the socket, which a sandboxed daemon could not do. The caller holds the daemon's lock, so an existing
-    /// socket file is a leftover.
+    /// Binds the socket. Must be called before the daemon enters its sandbox. The caller holds the daemon's lock, so an existing
+    /// socket file is left over from an earlier daemon and is replaced.
     pub fn bind(path: &Path) -> anyhow::Result<Self> {
         Self::bind_for(path, None)
     }
@@ -72,7 +72,7 @@ impl ControlSocket {
             format!("cannot bind {}; check that its directory can be written to", path.display())
         })?;
         if let Some(group) = group {
-            // Only root can put another file there in between.
+            // The file cannot have been replaced since the bind by anybody but root.
             chown(path, None, Some(group))
                 .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o660)))
                 .with_context(|| format!("cannot open {} to a group; check its directory", path.display()))?;
@@ -85,7 +85,7 @@ impl ControlSocket {
     /// Waits for the next request.
     ///
     /// # Errors
-    /// When no request can arrive any more. A daemon that nobody can ask or stop must end.
+    /// When the socket can accept no more requests. The daemon must then end, because no command could stop it.
     pub async fn next(&mut self) -> anyhow::Result<PendingRequest> {
         let asked = self.asked.recv().await;
         asked.context(
@@ -97,7 +97,7 @@ impl ControlSocket {
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.accepting.abort();
-        // The directory may already be gone.
+        // This may fail because the directory was already removed.
         drop(std::fs::remove_file(&self.path));
     }
 }
@@ -106,7 +106,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>, ha
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // Each connection has a task of its own, so that a silent peer delays nobody.
+                // Each connection has its own task, so that a silent peer does not delay other peers.
                 let sender = sender.clone();
                 tokio::spawn(async move {
                     match tokio::time::timeout(REQUEST_TIMEOUT, serve(stream, sender, has_group)).await {
@@ -118,7 +118,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>, ha
             }
             Err(error) => {
                 tracing::warn!("cannot accept on the control socket: {error}");
-                // If the process is out of descriptors, accepting fails at once, and without a pause this loop would spin.
+                // If the process has no free descriptor, accepting fails at once. The pause keeps this loop from spinning.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -133,9 +133,9 @@ async fn serve(
     let user = stream.peer_cred()?.uid();
     let own = rustix::process::geteuid().as_raw();
     let may_change = user == 0 || user == own;
-    // The file's mode already keeps others out. This check holds even if somebody changes the mode.
+    // The file's mode already keeps other users out. This check works even if somebody changes the mode.
     let response = if !may_change && !has_group {
-        // Nothing is read from such a peer.
+        // The peer is refused before anything is read from it.
         Err(RequestRefused::new("only root and the daemon's own user may talk to it; run this as root"))
     } else {
         match read_request(&mut stream).await? {
@@ -170,7 +170,7 @@ fn line_of(response: Response) -> serde_json::Result<Vec<u8>> {
     }
 }
 
-/// The request, and the user who logged in before it was sent.
+/// The request, and the name of the user who logged in, if the command has sent one.
 type Read = (Request, Option<String>);
 
 async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Read, RequestRefused>> {
@@ -287,7 +287,7 @@ mod tests {
         let _socket = ControlSocket::bind(&path).unwrap();
         for question in [b"{\"request\":\"fly\"}\n".to_vec(), vec![b'x'; 70_000], vec![b'x'; 5_000_000]] {
             let mut stream = UnixStream::connect(&path).await.unwrap();
-            // The server may stop reading a request that is too long.
+            // Writing may fail, because the server stops reading a request that is too long.
             drop(stream.write_all(&question).await);
             let mut answer = String::new();
             drop(stream.read_to_string(&mut answer).await);

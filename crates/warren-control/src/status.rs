@@ -34,7 +34,7 @@ use warren_tunnel::{Snapshot, WorkerShare};
 
 /// A daemon's state and counters. Every drop reason is present, even at zero.
 ///
-/// It has 22 fields because each is a key of the JSON object that `warren status --json` promises (docs/status.md).
+/// There are 22 fields because each is a documented key of the JSON object of `warren status --json` (docs/status.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
     /// The daemon's role.
@@ -107,7 +107,7 @@ pub enum State {
     Reconnecting,
     /// The tunnel is down because the host is on a trusted network. It comes up on any other network.
     Resting,
-    /// Every exit has refused for good. Traffic for the tunnel stays on the host.
+    /// Every exit has refused for good. The tunnel's traffic is blocked, so it does not leave outside.
     Refused,
     /// The host is not set up correctly, and the daemon cannot fix it.
     Error,
@@ -146,9 +146,9 @@ pub struct Observed<'a> {
     pub tuning: &'a Tuning,
     /// The workers' counters.
     pub snapshot: Snapshot,
-    /// The source of the rates.
+    /// Computes the rates.
     pub meter: &'a RateMeter,
-    /// The rights that this process has given up.
+    /// The restrictions in force for this process.
     pub sandbox: Sandbox,
 }
 

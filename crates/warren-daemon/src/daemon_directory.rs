@@ -20,10 +20,10 @@ use warren_config::find_profile;
 use warren_config::storage::make_directory;
 use warren_control::{AskError, Request, SOCKET_NAME, ask, exec_socket};
 
-/// The exit's name among the daemons. No profile can have it.
+/// The name of the exit's daemon, which no profile can have.
 pub const EXIT: &str = "exit";
 
-/// What to do with the tables that a daemon leaves for its successor: a closed kill switch, and the table that keeps an
+/// What to do with the nftables tables that a daemon leaves for its successor: a closed kill switch, or the table that holds an
 /// exit's flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForSuccessor {
@@ -49,8 +49,8 @@ impl DaemonDirectory {
     /// has its directory there too.
     ///
     /// # Errors
-    /// When that fails, or when others may write to this directory or the one above. They could put a socket or a link
-    /// there, and answer in the daemon's place.
+    /// When the directory cannot be created, or when other users may write to it or to the directory above. They could put a
+    /// socket or a link there, and answer in the daemon's place.
     pub fn create(&self) -> anyhow::Result<()> {
         self.path.parent().map_or(Ok(false), make_directory).and_then(|_| self.make()).with_context(
             || format!("cannot create {}; run as root, or choose another --runtime-dir", self.path.display()),
@@ -65,9 +65,9 @@ impl DaemonDirectory {
                     )
                 })?
                 .mode();
-            // Bits for writing by the group and by others.
+            // The bits for write permission of the group and of others.
             if mode & 0o022 != 0 {
-                // A sticky directory such as /tmp is meant for everybody.
+                // A directory with the sticky bit, such as /tmp, is meant for everybody, so the advice is to use another one.
                 let advice = match mode & 0o1000 {
                     0 => format!("run: chmod go-w {}", directory.display()),
                     _ => "choose another --runtime-dir, for instance one below it".to_owned(),
@@ -80,28 +80,28 @@ impl DaemonDirectory {
 
     fn make(&self) -> io::Result<()> {
         match DirBuilder::new().mode(0o700).create(&self.path) {
-            // An earlier daemon made it. `create` checks its mode.
+            // An earlier daemon has created the directory. `create` checks its mode.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             made => made,
         }
     }
 
-    /// The directory itself.
+    /// The path of this directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory of all daemons' directories.
+    /// The runtime directory, which contains the directories of all daemons.
     pub fn runtime_dir(&self) -> &Path {
         self.path.parent().unwrap_or(&self.path)
     }
 
-    /// Whether a daemon ran here since the last boot.
+    /// Whether a daemon has run in this directory since the last boot.
     pub fn exists(&self) -> bool {
         self.path.exists()
     }
 
-    /// The control socket.
+    /// The path of the control socket.
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET_NAME)
     }
@@ -127,15 +127,15 @@ impl DaemonDirectory {
         self.path.join("exec")
     }
 
-    /// The journal of an open way to a login page ([`warren_host::portal`]).
+    /// The journal of an open portal, a user's way to a login page ([`warren_host::portal`]).
     pub fn portal(&self) -> PathBuf {
         self.path.join("portal")
     }
 
-    /// If a killed process left an opening for a login page, closes it. An opening that is still in use stays.
+    /// Closes a portal (a user's way to a login page) that a killed process has left. A portal that is still in use stays.
     ///
     /// # Errors
-    /// When it cannot be closed.
+    /// When the portal cannot be closed.
     pub async fn release_portal(&self) -> anyhow::Result<()> {
         if !self.portal().exists() {
             return Ok(());
@@ -163,7 +163,7 @@ impl DaemonDirectory {
         self.path.join("wanted-up")
     }
 
-    /// Records that the next daemon leaves the host's own traffic outside.
+    /// Records that the next daemon must leave the host's own traffic outside of the tunnel.
     ///
     /// # Errors
     /// When the note cannot be written.
@@ -171,7 +171,7 @@ impl DaemonDirectory {
         write_note(&self.host_outside(), "")
     }
 
-    /// Removes the note that this daemon leaves the host's own traffic outside. Returns whether there was one.
+    /// Removes the note that this daemon must leave the host's own traffic outside of the tunnel. Returns whether there was one.
     pub fn take_host_outside(&self) -> bool {
         std::fs::remove_file(self.host_outside()).is_ok()
     }
@@ -196,8 +196,7 @@ impl DaemonDirectory {
 
     /// Removes the note of [`Self::note_guard`], because the process ends normally and was not killed.
     pub fn forget_guard(&self) {
-        // If the note stayed, the next process would believe that this one was killed, and would not close the kill
-        // switch.
+        // If the note stayed, the next guard would conclude that this one was killed, and would not close the kill switch.
         drop(std::fs::remove_file(self.guard()));
     }
 
@@ -214,7 +213,7 @@ impl DaemonDirectory {
         self.path.join("log")
     }
 
-    /// The socket on which `warren up` waits for its daemon to be ready. It belongs to the holder of the [`StartLock`].
+    /// The socket on which `warren up` waits for its daemon to be ready. Only the holder of the [`StartLock`] may use it.
     pub fn notify_socket(&self) -> PathBuf {
         self.path.join("notify.sock")
     }
@@ -227,11 +226,10 @@ impl DaemonDirectory {
         write_note(&self.first_exit(), name)
     }
 
-    /// Reads and removes the note of the exit to try first. The note is valid for one daemon. `None` if there is no
-    /// note.
+    /// Reads and removes the note of the exit to try first. `None` if there is no note.
     pub fn take_first_exit(&self) -> Option<String> {
         let name = std::fs::read_to_string(self.first_exit()).ok()?;
-        // If the note stayed, it would also count for later starts.
+        // If the note stayed, it would also apply to later daemons.
         drop(std::fs::remove_file(self.first_exit()));
         Some(name)
     }
@@ -240,12 +238,12 @@ impl DaemonDirectory {
         self.path.join("first-exit")
     }
 
-    /// The file that the daemon locks.
+    /// The path of the file that the daemon locks.
     pub fn lock_file(&self) -> PathBuf {
         self.path.join("lock")
     }
 
-    /// Whether any process ever took the daemon's lock.
+    /// Whether any process has taken the daemon's lock since the last boot.
     pub fn has_lock_file(&self) -> bool {
         self.lock_file().exists()
     }
@@ -258,8 +256,7 @@ impl DaemonDirectory {
         Ok(locked(&self.lock_file())?.map(|file| DaemonLock { file }))
     }
 
-    /// Takes the lock for starting the daemon. It is held, like the daemon's own, until the daemon is ready or has
-    /// failed.
+    /// Takes the lock for starting the daemon. The starter holds it until the daemon is ready or has failed.
     ///
     /// # Errors
     /// When the file cannot be created. `None` when another process is starting the daemon.
@@ -272,8 +269,8 @@ impl DaemonDirectory {
         matches!(self.start_lock(), Ok(None))
     }
 
-    /// Takes the lock like [`Self::lock`], but waits a moment for a killed daemon. Such a daemon no longer answers,
-    /// but its lock stays held until its last thread has ended.
+    /// Takes the lock like [`Self::lock`], but waits a moment if a killed daemon still holds it. A killed daemon no longer
+    /// answers requests, but holds its lock until its last thread has ended.
     ///
     /// # Errors
     /// As [`Self::lock`].
@@ -282,7 +279,7 @@ impl DaemonDirectory {
             if let Some(lock) = self.lock()? {
                 return Ok(Some(lock));
             }
-            // Either the daemon was killed, or it was just started and will answer one of the next attempts.
+            // If the daemon does not answer, it was either killed, or just started and will answer one of the next attempts.
             if !matches!(ask(&self.socket(), &Request::Status).await, Err(AskError::NotRunning)) {
                 return Ok(None);
             }
@@ -324,7 +321,7 @@ impl DaemonDirectory {
         file.seek(SeekFrom::Start(end.saturating_sub(END_OF_LOG))).ok()?;
         let mut log = Vec::new();
         file.take(END_OF_LOG).read_to_end(&mut log).ok()?;
-        // The cut may be in the middle of a character.
+        // The part that is read may begin in the middle of a character.
         let log = String::from_utf8_lossy(&log);
         // Only `output::report` begins a line like this.
         log.lines().rev().find_map(|line| line.strip_prefix("warren: ")).map(str::to_owned)
@@ -340,8 +337,7 @@ impl DaemonDirectory {
             return Ok(false);
         }
         let lock = match for_successor {
-            // A daemon that is starting finds its own directory among the others, and must not wait for
-            // itself.
+            // This is called by a daemon that is starting. It also finds its own directory, and must not wait for its own lock.
             ForSuccessor::Keep => self.lock()?,
             ForSuccessor::Remove => self.lock_after_kill().await?,
         };
@@ -353,7 +349,7 @@ impl DaemonDirectory {
             found_any |= self.release_exec().await?;
             self.release_portal().await?;
         }
-        // While the lock is held, no new daemon can have made this socket.
+        // While this process holds the lock, no new daemon can have created the socket, so the files can be removed.
         self.clear(&lock);
         Ok(found_any)
     }
@@ -391,19 +387,19 @@ pub struct DaemonLock {
 }
 
 impl DaemonLock {
-    /// A second handle to the lock, for a process that may outlive this one by a moment.
+    /// Returns a second descriptor of the lock, for a helper process that may outlive this process by a moment.
     ///
     /// # Errors
     /// When this process has too many open descriptors.
     pub fn share(&self) -> io::Result<File> {
-        // Both handles share the lock, because it belongs to the open file description (flock(2)).
+        // Both descriptors share the lock, because it belongs to the open file description (flock(2)).
         self.file.try_clone()
     }
 
-    /// Releases the lock even if another process still has a handle to it. That process must have nothing left to
-    /// do.
+    /// Releases the lock even if another process still has a descriptor of it. The caller must know that this process has no work
+    /// left.
     pub fn release(self) {
-        // If this fails, the lock is released when the last handle is closed.
+        // If this fails, the kernel releases the lock when the last descriptor is closed.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -431,7 +427,7 @@ fn locked(path: &Path) -> anyhow::Result<Option<File>> {
 /// The directories of all daemons with their names, running or not, in order.
 ///
 /// # Errors
-/// When this user may not read the runtime directory. A missing one holds no daemon.
+/// When this user may not read the runtime directory. A missing directory contains no daemon.
 pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDirectory)>> {
     let cannot = |error: io::Error| {
         let advice = if error.kind() == ErrorKind::PermissionDenied { "; run this as root" } else { "" };
@@ -447,14 +443,13 @@ pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDirectory)>>
         let entry = entry.map_err(cannot)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let directory = DaemonDirectory::new(runtime_dir, &name);
-        // Every daemon makes its lock file first, and no other directory has one.
+        // A directory with a lock file belongs to a daemon, because every daemon creates this file first.
         match directory.lock_file().try_exists() {
             Ok(true) => all.push((name, directory)),
             Ok(false) => {}
             // The entry is not a directory, but a file that somebody put there.
             Err(error) if error.kind() == ErrorKind::NotADirectory => {}
-            // Root without capabilities, as in a systemd unit, may not read another user's directory. It leaves that
-            // daemon alone.
+            // Root without capabilities, as in a systemd unit, may not read another user's directory. Such a daemon is skipped.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && geteuid().is_root() => {}
             Err(error) => return Err(cannot(error)),
         }
@@ -494,12 +489,12 @@ fn write_note(note: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
 /// The kernel's random ID of this boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// How often to try to take the lock of a killed process. All attempts together last one second. Within that time, a killed
-/// process ends even on a busy machine.
+/// How often to try to take the lock of a killed process. All attempts together last one second. A killed process ends within
+/// this time even on a busy machine.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Refuses a name that belongs neither to the exit, nor to a profile, nor to a daemon that ran.
+/// Returns an error unless the name is that of the exit, of a profile, or of a daemon that has run.
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] with the known names.

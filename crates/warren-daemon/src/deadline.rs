@@ -1,4 +1,4 @@
-//! Waiting for the deadline of a state machine.
+//! Waits for the deadline of a state machine.
 
 use std::time::Instant;
 

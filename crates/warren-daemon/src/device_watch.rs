@@ -1,4 +1,5 @@
-//! Checks whether a daemon's TUN device still exists. Its descriptor does not wake a reader when the device is deleted.
+//! Checks whether a daemon's TUN device still exists. Polling is needed, because the device's descriptor does not wake a reader
+//! when the device is deleted.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -31,10 +32,10 @@ pub async fn gone(name: String, device: u32) {
     }
 }
 
-/// A socket through which to ask the kernel. Any socket in this network namespace will do.
+/// Opens a socket for ioctl calls about devices. Any socket in this network namespace can be used.
 fn socket() -> std::io::Result<UdpSocket> {
     UdpSocket::bind("127.0.0.1:0")
-        // A host may lack one of the IP versions, or its loopback device may be down.
+        // IPv6 is tried too, because the host may lack IPv4.
         .or_else(|_| UdpSocket::bind("[::1]:0"))
         .or_else(|_| UdpSocket::bind("0.0.0.0:0"))
 }

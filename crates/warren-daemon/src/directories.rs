@@ -19,7 +19,7 @@ impl Directories {
         Self { config: directory.join("etc"), runtime: directory.join("run"), state: directory.join("state") }
     }
 
-    /// The command with the options that make it work on the same directories.
+    /// Returns the text of a `warren` command with the options that make it use the same directories.
     pub fn command(&self, words: &str) -> String {
         let directories = [
             ("--config-dir", &self.config, "/etc/warren"),
@@ -36,7 +36,7 @@ impl Directories {
     }
 }
 
-/// A path as one word of a shell command.
+/// Quotes a path as one word of a shell command.
 pub fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     // Allows only characters that no shell treats in a special way.
@@ -44,12 +44,12 @@ pub fn shell_word(path: &Path) -> String {
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-/// The file with what a profile's daemon has learnt about its exits' keys.
+/// Returns the path of the file with the exits' keys that a profile's daemon has learnt.
 pub fn learnt_exit_keys(state: &Path, profile: &str) -> PathBuf {
     state.join("exit-keys").join(format!("{profile}.json"))
 }
 
-/// Returns the file with the state of the fleet that a profile's daemon follows.
+/// Returns the path of the file with the state of the fleet that a profile's daemon follows.
 pub fn followed_fleet(state: &Path, profile: &str) -> PathBuf {
     state.join("fleets").join(format!("{profile}.json"))
 }

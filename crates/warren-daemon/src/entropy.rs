@@ -3,8 +3,7 @@
 /// Returns a source of random bytes for a state machine.
 ///
 /// # Panics
-/// When the kernel gives no random bytes. getrandom(2) waits until the kernel is seeded at boot, and then always
-/// gives some.
+/// When the kernel gives no random bytes. getrandom(2) waits until the kernel is seeded at boot. After that, it does not fail.
 pub fn source() -> warren_session::Entropy {
     Box::new(|bytes| getrandom::fill(bytes).expect("the kernel gives random bytes"))
 }

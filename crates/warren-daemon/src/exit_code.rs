@@ -24,7 +24,7 @@ pub enum ExitCode {
 }
 
 impl ExitCode {
-    /// The exit code for an error: its [`Failure`]'s, or `Failed`.
+    /// Returns the exit code of the [`Failure`] that an error contains, or `Failed` if it contains none.
     pub fn of(error: &anyhow::Error) -> Self {
         error
             .chain()

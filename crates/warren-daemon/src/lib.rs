@@ -1,23 +1,23 @@
 //! The parts that the daemons of client and exit share. The commands that start and query the daemons use them too.
 //!
-//! Where a daemon lives:
+//! A daemon's files:
 //! - [`directories`]: the directories of configuration, run-time files and state
 //! - [`daemon_directory`]: one daemon's directory, its locks, and cleaning up after it
 //!
-//! What a daemon may do:
+//! A daemon's rights:
 //! - [`sandbox`]: capabilities, files and system calls
 //! - [`helper`]: the process that does what the sandbox forbids
 //! - [`own_program`]: starting this program again
 //!
-//! What a process says:
+//! Output and messages:
 //! - [`logging`], [`output`]: logs, and the output of commands
-//! - [`notify`]: notices to the service manager
+//! - [`notify`]: notifications to the service manager
 //! - [`exit_code`]: exit codes, and errors that carry one
 //!
-//! What daemons look after:
-//! - [`panics`]: a panic ends the whole process
-//! - [`spare_memory`]: unused memory goes back to the host
-//! - [`device_watch`]: the TUN device may be deleted
+//! Upkeep of a running daemon:
+//! - [`panics`]: makes a panic end the whole process
+//! - [`spare_memory`]: returns unused memory to the host
+//! - [`device_watch`]: notices that the TUN device was deleted
 //! - [`resolvers`]: the resolvers of this host
 //! - [`deadline`], [`entropy`]: time and random bytes for state machines
 #![forbid(unsafe_code)]

@@ -25,7 +25,7 @@ pub fn start(settings: &LogSettings) -> anyhow::Result<()> {
         );
         Failure::new(ExitCode::Usage, sentence)
     })?;
-    // boringtun is silenced, because it warns each time a phone goes to sleep.
+    // The log of the `boringtun` library is switched off, because it warns each time a phone goes to sleep.
     let filter = match "boringtun=off".parse() {
         Ok(quiet) if !settings.filter.contains("boringtun") => filter.add_directive(quiet),
         _ => filter,

@@ -1,4 +1,4 @@
-//! The members of this group may ask a client for its status, and may start and stop clients through systemd.
+//! The group `warren`, whose members may ask a client for its status, and may start and stop clients through systemd.
 
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
@@ -7,17 +7,17 @@ use anyhow::Context as _;
 
 use crate::daemon_directory::DaemonDirectory;
 
-/// The group's name. The package makes it.
+/// The group's name. Warren's package creates the group.
 pub const GROUP: &str = "warren";
 
-/// The users in the group, by number.
+/// The IDs of the users in the group.
 pub fn all() -> Vec<u32> {
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
     members_in(&groups, &std::fs::read_to_string("/etc/passwd").unwrap_or_default())
 }
 
 /// Opens a client's directory to the group, so that its members reach the control socket. Returns the group. `None` if there is
-/// no such group, or this process may not do that. Files in the directory still belong to root.
+/// no such group, or this process is not allowed to change the directory. Files in the directory still belong to root.
 pub fn admit(directory: &DaemonDirectory) -> Option<u32> {
     let group = group_in(&std::fs::read_to_string("/etc/group").ok()?)?;
     if !rustix::process::geteuid().is_root() {
@@ -33,7 +33,7 @@ pub fn admit(directory: &DaemonDirectory) -> Option<u32> {
 }
 
 fn open_to(directory: &Path, group: u32) -> anyhow::Result<()> {
-    // Because of systemd's umask, only root may use the directory above.
+    // The directory above is opened too, because under systemd's umask it was created for root alone.
     let above = directory.parent().context("the directory has no parent")?;
     let mode = above.metadata().context("cannot inspect the directory above")?.permissions().mode();
     if mode & 0o055 != 0o055 {
@@ -41,12 +41,12 @@ fn open_to(directory: &Path, group: u32) -> anyhow::Result<()> {
             .context("cannot open the directory above to all")?;
     }
     chown(directory, None, Some(group)).context("cannot give the directory to the group")?;
-    // Members may pass through the directory, but not list it.
+    // Members may open files in the directory, but not list it.
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o710))
         .context("cannot open the directory to the group")
 }
 
-/// The group's members, according to the texts of group(5) and passwd(5).
+/// Returns the IDs of the group's members, according to the texts of group(5) and passwd(5).
 fn members_in(groups: &str, accounts: &str) -> Vec<u32> {
     let group = group_in(groups);
     let listed = groups.lines().find(|line| line.split(':').next() == Some(GROUP));
@@ -55,7 +55,7 @@ fn members_in(groups: &str, accounts: &str) -> Vec<u32> {
     let of_account = |line: &str| {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _, user, own, ..] = fields.as_slice() else { return None };
-        // The exit's own user is in this group too.
+        // A user whose primary group is this group also counts, except for the exit's own user.
         let is_member =
             names.contains(name) || (group.is_some() && own.parse().ok() == group && *name != GROUP);
         if is_member { user.parse().ok() } else { None }

@@ -1,7 +1,7 @@
-//! Notices to the process that started the daemon: systemd, or `warren up`, which listens like systemd.
+//! Notifications (sd_notify(3)) to the process that started the daemon: systemd, or `warren up`, which receives them like
+//! systemd.
 //!
-//! A sandboxed daemon has no socket to its starter, because another program could put its own socket there. So the
-//! helper sends the notices.
+//! A sandboxed daemon may not open a socket to its starter, so its helper sends the notifications.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,11 +18,11 @@ use tokio::time::{Interval, MissedTickBehavior};
 pub(crate) enum Notice {
     /// The daemon is ready. The text is for people.
     Ready(String),
-    /// A description of what the daemon is doing.
+    /// A sentence that says what the daemon is doing.
     Status(String),
     /// The daemon is ending.
     Stopping,
-    /// The daemon is alive. A watchdog waits for this notice.
+    /// The daemon is alive. The service manager's watchdog expects this notification regularly.
     Alive,
 }
 
@@ -41,16 +41,16 @@ pub fn stopping() {
     say(&Notice::Stopping);
 }
 
-/// Sends all further notices to the process at the other end of `channel`, if a service manager listens for notices.
+/// Sends all further notifications through `channel` to the helper, if a starter listens for notifications.
 pub(crate) fn send_through(channel: OwnedFd) {
-    // Without a listener, notices need not go to the helper.
+    // If no program listens for notifications, none need to be sent to the helper.
     if std::env::var_os(SOCKET).is_some() {
-        // A daemon has one helper, so the channel is set once.
+        // Setting cannot fail, because a daemon has only one helper and sets the channel once.
         drop(CHANNEL.set(channel));
     }
 }
 
-/// The service manager's watchdog. It ends a daemon that is silent for too long.
+/// The service manager's watchdog, which ends a daemon that sends no sign of life for too long.
 #[derive(Debug)]
 pub struct Watchdog {
     /// `None` when no watchdog runs.
@@ -58,12 +58,12 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// The watchdog that the environment names, if one watches this process.
+    /// Returns the watchdog that watches this process according to the environment, or one that does nothing.
     pub fn of_this_process() -> Self {
         Self { ticks: sd_notify::watchdog_enabled().map(Self::ticks) }
     }
 
-    /// Waits until the watchdog's next notice is due. Waits for ever without a watchdog.
+    /// Waits until the watchdog's next notification is due. Waits for ever without a watchdog.
     pub async fn due(&mut self) {
         match &mut self.ticks {
             Some(ticks) => drop(ticks.tick().await),
@@ -77,10 +77,10 @@ impl Watchdog {
         say(&Notice::Alive);
     }
 
-    /// The notices are three times as frequent as the watchdog demands, so that one delay does no harm.
+    /// Returns a timer that is three times as frequent as the watchdog requires, so that one delay does no harm.
     fn ticks(allowed: Duration) -> Interval {
         let mut ticks = tokio::time::interval((allowed / 3).max(Duration::from_millis(1)));
-        // After a time in which the process did not run, one notice is enough.
+        // After a time in which the process did not run, one notification is enough.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks
     }
@@ -108,7 +108,7 @@ impl Notice {
     }
 }
 
-/// Replaces control characters by spaces: a line break would begin another field of sd_notify(3).
+/// Replaces control characters by spaces, because a line break would begin another field of sd_notify(3).
 fn one_line(status: &str) -> String {
     let character = |character: char| if character.is_control() { ' ' } else { character };
     status.chars().take(LONGEST_STATUS).map(character).collect()
@@ -116,8 +116,8 @@ fn one_line(status: &str) -> String {
 
 fn say(notice: &Notice) {
     let said = match CHANNEL.get() {
-        // If the helper is stuck, this notice is lost, because the daemon must not wait. Before the sandbox is entered,
-        // the notice can be sent directly.
+        // Sending does not block, so if the helper is stuck, the direct way is tried. It works only before the sandbox is
+        // entered. Otherwise the notification is lost.
         Some(channel) => notice.send_over(channel).or_else(|_| notice.tell()),
         None => notice.tell(),
     };

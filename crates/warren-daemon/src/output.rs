@@ -17,7 +17,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     print_bytes(harmless(text).as_bytes())
 }
 
-/// Writes bytes to standard output. It is not an error if the reader went away, as `head` does.
+/// Writes bytes to standard output. If the reader has closed the pipe, as `head` does, this is no error.
 pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     match write_stdout(bytes) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -25,7 +25,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Writes text to standard output. The text must not be lost, so it is an error if the reader went away.
+/// Writes text to standard output that must not be lost. If the reader has closed the pipe, this is an error.
 pub fn print_all(text: &str) -> anyhow::Result<()> {
     write_stdout(text.as_bytes()).map_err(|error| unwritten(&error))
 }
@@ -39,7 +39,7 @@ pub fn refuse_to_lose(what: &str) -> anyhow::Result<()> {
 }
 
 fn is_null(descriptor: impl AsFd) -> bool {
-    // Device 1:3 is /dev/null. It also stands for a closed standard output, which Rust opens as /dev/null at start.
+    // Device 1:3 is /dev/null. A closed standard output looks the same, because Rust opens it as /dev/null at start.
     rustix::fs::fstat(descriptor).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode).is_char_device() && stat.st_rdev == rustix::fs::makedev(1, 3)
     })
@@ -55,12 +55,13 @@ pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&format!("{text}\n"))
 }
 
-/// Writes valid JSON, laid out for people, and a line break to standard output. The text is not parsed, so it may be long.
+/// Writes valid JSON, laid out for people, and a line break to standard output. The text is not parsed into values, so even a
+/// long text takes little memory.
 pub fn print_json_text(text: &str) -> anyhow::Result<()> {
     print(&format!("{}\n", laid_out(text)))
 }
 
-/// Lays valid JSON out as `serde_json` does, with a line for each entry and two spaces for each level.
+/// Formats valid JSON as `serde_json` does, with a line for each entry and two spaces for each level.
 fn laid_out(text: &str) -> String {
     let mut out = String::with_capacity(2 * text.len());
     let (mut depth, mut is_in_string, mut is_escaped) = (0_usize, false, false);
@@ -112,7 +113,7 @@ pub fn report(error: &anyhow::Error) {
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        // Many errors already include their cause in their own text.
+        // A cause is left out if the text already contains it, because many errors include their cause in their own text.
         if !text.contains(&cause) {
             text += &format!(": {cause}");
         }
@@ -120,7 +121,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// A header and rows in aligned columns, two spaces apart.
+/// Formats a header and rows in aligned columns, two spaces apart.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths = header.iter().map(|cell| cell.chars().count()).collect::<Vec<_>>();
     for row in rows {
@@ -146,7 +147,7 @@ fn write_stdout(bytes: &[u8]) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Writes a line to standard error. If that fails, there is nowhere to report it.
+/// Writes a line to standard error. A failure is ignored, because it cannot be reported anywhere.
 fn write_stderr(line: &str) {
     let _ = writeln!(io::stderr(), "{}", harmless(line));
 }
@@ -154,7 +155,7 @@ fn write_stderr(line: &str) {
 /// Escapes control characters other than line breaks and tabs as JSON does. JSON text keeps its meaning.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let steers = |letter: char| {
-        // The last two ranges change the direction of the following text (Unicode's Bidi_Control).
+        // The listed characters change the direction of the following text (Unicode's Bidi_Control).
         (letter.is_control() && !matches!(letter, '\n' | '\t'))
             || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
@@ -162,7 +163,7 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let escaped = |letter: char| match steers(letter) {
-        // Four digits are enough for all of these characters.
+        // Four hexadecimal digits are enough, because all of these characters are below U+10000.
         true => format!("\\u{:04x}", u32::from(letter)),
         false => letter.to_string(),
     };

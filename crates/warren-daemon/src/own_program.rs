@@ -9,7 +9,7 @@ use crate::logging::LogSettings;
 
 /// A command that runs this program in `/`, even after an upgrade has replaced its file.
 pub fn command() -> Command {
-    // A relative path in the arguments would not work there, so directories are passed as absolute paths.
+    // In `/`, a relative path in the arguments would refer to another file, so directories are passed as absolute paths.
     let mut command = Command::new(program());
     command.current_dir("/");
     command
@@ -27,7 +27,7 @@ pub fn command_like_this(directories: &Directories, log: &LogSettings) -> Comman
     command
 }
 
-/// Returns the program's file, so that a list of processes shows a plain name. If that file was replaced, returns the kernel's
+/// Returns the path of the program's file, so that process lists show its name. If that file was replaced, returns the kernel's
 /// link to the running program.
 pub fn program() -> PathBuf {
     let link = Path::new("/proc/self/exe");

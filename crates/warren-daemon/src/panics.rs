@@ -1,6 +1,5 @@
-//! A panic ends the whole process, no matter in which thread or task it occurs, because a daemon is of no use without one of
-//! its parts. The host is then in the same state as after SIGKILL. The next start or `warren cleanup` undoes the daemon's
-//! changes.
+//! Makes a panic in any thread or task end the whole process, because a daemon cannot work without one of its parts. The host is
+//! then in the same state as after SIGKILL. The next start or `warren cleanup` undoes the daemon's changes.
 
 #[cfg(debug_assertions)]
 use warren_control::Part;

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use warren_host::dns::nameservers;
 
-/// Files that list resolvers. systemd-resolved's own list comes first, because /etc/resolv.conf may name only resolved
-/// itself.
+/// Files that list resolvers. systemd-resolved's own list comes first, because /etc/resolv.conf may contain only the address of
+/// systemd-resolved itself.
 const LISTS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
 
-/// The resolvers on other hosts. A resolver on this host is left out, because it forwards queries without the mark of
-/// the tunnel's sockets.
+/// The resolvers on other hosts. A resolver on this host is left out, because the queries that it forwards do not have the
+/// carrier's firewall mark.
 pub fn listed() -> Vec<IpAddr> {
     let mut servers = Vec::new();
     for text in LISTS.iter().filter_map(|file| std::fs::read_to_string(file).ok()) {

@@ -1,9 +1,9 @@
-//! The rights that a daemon gives up before it receives anything from a network. So an attacker who takes the
-//! daemon over gains little.
+//! Takes privileges from a daemon before it receives packets from a network, so that an attacker who takes over the daemon gains
+//! little.
 //!
-//! It keeps only CAP_NET_ADMIN. It cannot start programs, can open only its own files, and can make only the system
-//! calls that it needs. Threads and children inherit the limits, and nothing can lift them. The daemon's
-//! [`crate::helper`] does everything else.
+//! The daemon keeps only CAP_NET_ADMIN. It cannot start programs, can open only its own files, and can make only the system calls
+//! that it needs. Threads and children inherit these limits, which cannot be lifted. Work that needs more privileges is done by
+//! the daemon's [`crate::helper`].
 
 mod capabilities;
 mod files;
@@ -42,8 +42,7 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
     }
     let refused =
         || format!("cannot enter the sandbox; set {SWITCH}=off in the environment to run without it");
-    // This comes first. Landlock and seccomp accept only processes that cannot gain privileges or have
-    // CAP_SYS_ADMIN.
+    // `hide` must come first, because landlock and seccomp require no_new_privs or CAP_SYS_ADMIN.
     hide().with_context(refused)?;
     let are_anothers = files.are_anothers();
     let files = files::confine(files).with_context(refused)?;
@@ -54,7 +53,7 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
         );
     }
     capabilities::keep_network_administration_for_good(are_anothers).with_context(refused)?;
-    // This comes last, because the filter forbids the system calls of the steps above.
+    // The seccomp filter comes last, because it forbids the system calls of the steps above.
     let system_calls = system_calls::confine().with_context(refused)?;
     if !system_calls {
         tracing::warn!(
@@ -62,7 +61,7 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
              that it needs; it works without seccomp"
         );
     }
-    // The sandbox is entered once.
+    // Setting cannot fail, because the sandbox is entered only once.
     let _ = IN_FORCE.set(Sandbox { rights: true, system_calls, files });
     Ok(())
 }
@@ -70,7 +69,7 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
 /// Takes all rights from this process except those for a look-up. The process must have only one thread. A right that the
 /// kernel cannot take away stays.
 pub(crate) fn enter_for_look_up() {
-    // If one right stays, the others must still be taken away.
+    // If one step fails, the other steps must still be done.
     for taken in
         [hide(), files::confine_to_look_ups(), capabilities::drop_all(), system_calls::confine_to_streams()]
     {
@@ -80,7 +79,7 @@ pub(crate) fn enter_for_look_up() {
     }
 }
 
-/// Takes away rights that even a helper does not need: privileges gained by starting programs, core dumps, and debugging by other
+/// Takes away what even a helper does not need: gaining privileges by starting programs, core dumps, and being debugged by other
 /// users.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Reduces a daemon's memory again after a rush of clients or strangers. Their connections took some 50 KiB each. The
-//! allocator keeps that memory for new connections unless it is told to release it.
+//! Releases a daemon's unused memory after a rush of clients or strangers. Each of their connections took about 50 KiB, which the
+//! allocator otherwise keeps for new connections.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,17 @@ use warren_quic::socket::{ThreadCache, release_spare_memory};
 use warren_control::status::resident_kib;
 use warren_tunnel::WorkerHandle;
 
-/// Pause between two checks. Releasing memory takes some milliseconds, in which an allocating worker waits.
+/// The usual pause between two checks. Releasing memory takes some milliseconds, for which a worker that allocates memory has to
+/// wait.
 const SOON: Duration = Duration::from_secs(10);
 
-/// The longest pause. Pauses get longer after checks that released nothing because the memory is in use.
+/// The longest pause. The pause doubles after each check that released nothing because the memory is in use.
 const LATER: Duration = Duration::from_secs(320);
 
-/// Growth below this is ignored, because memory that comes and goes in this range is reused.
+/// Growth below this is ignored, because the allocator soon reuses this little memory.
 const SLACK_KIB: u64 = 512;
 
-/// Watches how much memory the process has.
+/// Checks how much resident memory the process has.
 #[derive(Debug)]
 pub struct SpareMemory {
     /// The smallest resident memory seen so far.
@@ -27,7 +28,7 @@ pub struct SpareMemory {
 }
 
 impl SpareMemory {
-    /// Starts with the memory that the process has now.
+    /// Creates the check with the memory that the process has now as the smallest seen so far.
     pub fn new(now: Instant) -> Self {
         Self { least_kib: resident_kib(), pause: SOON, next: now + SOON }
     }
@@ -41,8 +42,8 @@ impl SpareMemory {
         let is_large = before >= self.least_kib + SLACK_KIB;
         if is_large {
             let mut caches = workers.thread_caches().await;
-            // The allocator keeps memory for each thread. malloc_trim(3) does not release it, and only the thread
-            // itself can give it up. Of 696 pages in use, 316 held only such memory (bench/LOG.md).
+            // The allocator caches freed memory for each thread. Only the thread itself can release its cache; malloc_trim(3)
+            // does not. In a measurement, 316 of 696 pages held only cached memory (bench/LOG.md).
             caches.push(ThreadCache::take());
             release_spare_memory(caches);
         }

@@ -1,9 +1,9 @@
-//! Priorities for Warren's policy rules. They lie in bands that all tunnels of the host share.
+//! Priorities of Warren's policy rules. They are organised in bands, of which all tunnels of the host use the same one.
 
 /// A range of rule priorities with room for several tunnels.
 ///
-/// A band begins with one rule per tunnel, for packets that come out of that tunnel. Next come all tunnels' rules for
-/// specific routes, and then all tunnels' rules for default routes. The kernel tries lower priorities first.
+/// The first priorities of a band are for rules about packets that come out of a tunnel, one for each tunnel. Next come all
+/// tunnels' rules for specific routes, and then all tunnels' rules for default routes. The kernel tries lower priorities first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band {
     first: u32,
@@ -12,7 +12,7 @@ pub struct Band {
 }
 
 impl Band {
-    /// The band that is used unless another program's rule stands in front of it. It comes before the rule for the
+    /// The band that is used unless another program's rule takes precedence over it. It takes precedence over the rule for the
     /// `main` table, which has priority 32766.
     pub const USUAL: Self = Self::new(5505, 256);
 
@@ -50,8 +50,8 @@ impl Band {
     }
 }
 
-/// The gaps between the bands are for rules that were added without a priority, because the kernel puts such a rule
-/// right in front of all others. The lowest bands have room for few tunnels, but stand in front of almost anything.
+/// There are gaps between the bands because the kernel puts a rule that is added without a priority right in front of all others.
+/// The lowest bands have room for few tunnels, but take precedence over almost all other rules.
 const BANDS: [Band; 12] = [
     Band::USUAL,
     Band::new(4736, 256),
@@ -64,7 +64,7 @@ const BANDS: [Band; 12] = [
     Band::new(36, 28),
     Band::new(12, 8),
     Band::new(4, 2),
-    // Priority 0 belongs to the rule for the local table.
+    // Priority 0 is that of the rule for the local table, so the bands begin at 1.
     Band::new(1, 1),
 ];
 

@@ -1,8 +1,8 @@
-//! The packets that a client's host accepts from its tunnel, and the way of the answers.
+//! Decides which packets a client's host accepts from its tunnel, and routes the answers back into the tunnel.
 //!
-//! Connections to the inner addresses are refused, except to ports that the profile allows. The routes of a split
-//! tunnel would send answers to visitors outside. So another routing table sends everything from an inner address
-//! back through the tunnel.
+//! Connections to the inner addresses are refused, except to ports that the profile allows. With a split tunnel, the main routes
+//! would send the answers to visitors (the hosts that connect through the tunnel) outside. So another routing table sends every
+//! packet from an inner address back through the tunnel.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ pub(crate) fn routes(host: &ClientPlanFacts) -> Vec<Step> {
     let mut steps = Vec::new();
     for (family, _) in split(host) {
         let everything = everything(family);
-        // Like the tunnel's own routes, this one keeps packets inside if somebody deletes the device.
+        // Like the backup of the tunnel's own routes, this route discards packets if somebody deletes the device.
         steps.extend(
             host.void.iter().map(|void| route(everything, Some(void), RouteKind::Unicast, VOID_METRIC)),
         );
@@ -70,8 +70,8 @@ pub(crate) fn chains(text: &mut String, host: &ClientPlanFacts) {
                 "set {name} {{\n\ttype {address} . inet_service . inet_service\n\tsize 65535\n\tflags dynamic, timeout\n\ttimeout {VISIT}s\n}}\n"
             ));
         }
-        // Runs before connection tracking, which recognizes the reply by its address. The chain type `route` repeats the routing
-        // decision for the new address.
+        // The chain runs before connection tracking, because connection tracking recognises a reply by its address. Its type
+        // `route` repeats the routing decision for the changed address.
         let answered = |(family, address): &(Family, IpAddr)| {
             let (keyword, set) = (family.keyword(), visitors(*family));
             format!(
@@ -84,20 +84,20 @@ pub(crate) fn chains(text: &mut String, host: &ClientPlanFacts) {
     chain(text, "from_tunnel", "", &from_tunnel(host, visited.as_deref()));
 }
 
-/// Matches packets to the inner addresses that came out of the tunnel. [`chains`] then decides about them.
+/// Sends packets that came out of the tunnel to an inner address to the chains of [`chains`].
 pub(crate) fn arrivals(host: &ClientPlanFacts) -> impl Iterator<Item = String> {
     inner(host).map(|(family, address)| {
         format!("iifname \"{}\" {} daddr {address} jump from_tunnel", host.device, family.keyword())
     })
 }
 
-/// Marks the answers of containers to visitors from the tunnel.
+/// Marks the containers' answers to visitors from the tunnel.
 pub(crate) fn forwarded_answers(host: &ClientPlanFacts) -> Option<String> {
     let mark = mark(host);
     (!split(host).is_empty()).then(|| format!("ct direction reply ct mark {mark:#x} meta mark set {mark:#x}"))
 }
 
-/// Accepts only a bare SYN as the beginning of a TCP connection: conntrack treats the first packet that it sees of an
+/// Accepts only a bare SYN as the beginning of a TCP connection, because conntrack treats the first packet that it sees of an
 /// older connection as new.
 fn from_tunnel(host: &ClientPlanFacts, visited: Option<&str>) -> Vec<String> {
     let mut rules = vec![
@@ -108,7 +108,7 @@ fn from_tunnel(host: &ClientPlanFacts, visited: Option<&str>) -> Vec<String> {
     let mark = if split(host).is_empty() { String::new() } else { format!("ct mark set {:#x} ", mark(host)) };
     for (family, _) in split(host).iter().filter(|_| visited.is_some()) {
         let (keyword, set, ports) = (family.keyword(), visitors(*family), visited.unwrap_or_default());
-        // Packets of known connections renew the entry too, because their answers are recognized by it.
+        // Packets of known connections also renew the visitor's entry, because answers are recognised by this entry.
         rules.insert(
             0,
             format!("meta nfproto {} udp dport {{ {ports} }} update @{set} {{ {keyword} saddr . udp sport . udp dport }}", version(*family)),
@@ -182,8 +182,8 @@ fn table(slot: u8) -> u32 {
 
 const ANSWER_BIT: u32 = 0x2_0000;
 const SLOT_SHIFT: u32 = 20;
-/// The metric of routes that count only once the device is gone. Higher than the kernel's default metric, which for
-/// IPv6 is 1024 (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
+/// The metric of routes that are used only once the device is gone. It is higher than the kernel's default metric, which for IPv6
+/// is 1024 (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
 pub(crate) const VOID_METRIC: u32 = 0x5761;
 /// How many seconds a visitor is remembered after its last packet. This is at least as long as conntrack remembers a
 /// UDP flow with answers (`nf_conntrack_udp_timeout_stream`).

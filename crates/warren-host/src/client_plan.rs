@@ -1,8 +1,8 @@
 //! The changes that a client needs on its host.
 //!
-//! The tunnel's routes are in a table of their own. Unmarked traffic looks that table up before `main`, so no route
-//! that a network pushes wins over the tunnel's. The carrier's packets are marked, so these routes do not apply to
-//! them. Two rules per IP version keep several tunnels apart: the kernel looks up all tunnels' specific routes
+//! The tunnel's routes are in a routing table of their own. For unmarked packets, the kernel looks up this table before `main`,
+//! so no route that a network pushes takes precedence over the tunnel's. The carrier's packets are marked, so the tunnel's routes
+//! do not apply to them. Two rules per IP version keep several tunnels apart: the kernel looks up all tunnels' specific routes
 //! first, then all tunnels' default routes.
 
 use ipnet::IpNet;
@@ -20,8 +20,8 @@ pub fn table(slot: u8) -> u32 {
     routing_tables::TUNNELS + u32::from(slot)
 }
 
-/// Computes a client's plan: the firewall and the device first, then its routes, and the rules that send traffic there
-/// last.
+/// Computes a client's plan: first the firewall and the device, then the routes, and last the rules that make the kernel use
+/// these routes.
 pub fn client(host: &ClientPlanFacts) -> Plan {
     let mut steps = Vec::new();
     let ipv4 = networks(host, Family::Ipv4, host.ipv4.is_some());
@@ -43,7 +43,7 @@ pub fn client(host: &ClientPlanFacts) -> Plan {
         steps.push(Step::Nftables { family, table, ruleset, owned: false });
     }
     steps.extend(host.addresses().map(|address| Step::Address { device: host.device.clone(), address }));
-    // The kernel refuses a route to a device that is down, so both come up before their routes.
+    // The kernel refuses a route to a device that is down, so both devices are brought up before their routes are added.
     for device in host.void.iter().chain([&host.device]) {
         let group = Some(crate::DEVICE_GROUP);
         steps.push(Step::LinkUp { device: device.clone(), mtu: host.mtu, group });
@@ -55,7 +55,7 @@ pub fn client(host: &ClientPlanFacts) -> Plan {
         steps.extend(taken_guests(host, family, included).map(|guest| to_guests(host, guest)));
     }
     steps.extend(client_inbound::routes(host));
-    // The rules come last: no rule looks up the table before, so no packet meets only some of the routes.
+    // The rules come last. Until then, no rule looks up the table, so no packet is routed by an incomplete table.
     steps.extend(rules(host, Family::Ipv4, &ipv4));
     steps.extend(rules(host, Family::Ipv6, &ipv6));
     steps.extend(client_inbound::rules(host));
@@ -64,8 +64,8 @@ pub fn client(host: &ClientPlanFacts) -> Plan {
 
 /// Returns the included networks of one family, each once.
 ///
-/// Without a lease, a default route covers all others. They are left out because the rule for specific routes cannot
-/// look past an unreachable default route.
+/// Without a lease, all routes are unreachable, so a default route makes the others superfluous. They are left out because the
+/// rule for specific routes cannot skip an unreachable default route.
 fn networks(host: &ClientPlanFacts, family: Family, leased: bool) -> Vec<IpNet> {
     let mut networks: Vec<IpNet> = Vec::new();
     if family == Family::Ipv6 && !host.kernel_has_ipv6 {
@@ -82,8 +82,7 @@ fn networks(host: &ClientPlanFacts, family: Family, leased: bool) -> Vec<IpNet> 
     networks
 }
 
-/// The excluded networks of one family, each once. Guests' networks are left out, and so are networks that
-/// `include` lists exactly.
+/// The excluded networks of one family, each once. Leaves out the guests' networks, and networks that `include` lists exactly.
 fn excluded(host: &ClientPlanFacts, family: Family, included: &[IpNet]) -> Vec<IpNet> {
     let mut networks: Vec<IpNet> = Vec::new();
     let outside = host.exclude.iter().chain(&host.prefixes).map(IpNet::trunc);
@@ -110,8 +109,8 @@ fn taken_guests<'h>(
     })
 }
 
-/// Makes a route to the guests' device. A look-up in the main table would not be safe, because a LAN may
-/// claim the same addresses there.
+/// Makes a route to the guests' device. Looking up the main table instead would not be safe, because a LAN can add a route to the
+/// same addresses there.
 fn to_guests(host: &ClientPlanFacts, guest: &GuestNetwork) -> Step {
     Step::Route(Route {
         destination: guest.network,
@@ -132,7 +131,7 @@ fn throw(host: &ClientPlanFacts, destination: IpNet) -> Step {
     })
 }
 
-/// The routes to one destination. The backup route through `void` is made first and so undone last.
+/// The routes to one destination. The backup route through `void` is added first, so it is removed last.
 fn routes(host: &ClientPlanFacts, destination: IpNet, leased: bool) -> Vec<Step> {
     let table = table(host.slot);
     if !leased {
@@ -143,7 +142,7 @@ fn routes(host: &ClientPlanFacts, destination: IpNet, leased: bool) -> Vec<Step>
         let device = Some(device.clone());
         Step::Route(Route { destination, device, table, kind: RouteKind::Unicast, metric })
     };
-    // This route's metric is higher, so it counts only once the route to `device` is gone.
+    // This route's metric is higher, so the kernel uses it only once the route to `device` is gone.
     let into_void = host.void.as_ref().map(|void| through(void, VOID_METRIC));
     into_void.into_iter().chain([through(&host.device, 0)]).collect()
 }
@@ -166,7 +165,8 @@ fn rules(host: &ClientPlanFacts, family: Family, networks: &[IpNet]) -> Vec<Step
     let has_default = networks.iter().any(is_default);
     let mut rules = Vec::new();
     if has_specific || has_default {
-        // Packets that this host forwards out of the tunnel, for instance to a container, do not go back into it.
+        // Packets that come out of the tunnel and are forwarded, for instance to a container, must not be routed back into the
+        // tunnel.
         rules.push(Step::Rule(Rule {
             family,
             priority: arrived,
@@ -179,8 +179,7 @@ fn rules(host: &ClientPlanFacts, family: Family, networks: &[IpNet]) -> Vec<Step
         }));
     }
     if has_specific {
-        // Suppressing prefix length 0 makes this rule ignore the table's default route. The last rule looks
-        // that route up.
+        // With prefix length 0 suppressed, this rule ignores the table's default route. The last rule uses that route.
         rules.push(rule(specific, Some(0)));
     }
     if has_default {
@@ -193,14 +192,14 @@ fn is_default(network: &IpNet) -> bool {
     network.prefix_len() == 0
 }
 
-/// The settings that let packets through this host to and from the networks behind it.
+/// The settings that make this host forward packets to and from the networks behind it.
 fn forwarding(host: &ClientPlanFacts) -> Vec<Step> {
     let has = |family| host.prefixes.iter().any(|prefix| Family::of(prefix) == family);
     let mut steps = Vec::new();
     if has(Family::Ipv6) && host.ipv6.is_some() {
         let others = host.router_advertisements.iter().filter(|device| **device != host.device);
-        // A device with the value 2 in place of 1 takes advertisements even while the host forwards, so this comes before
-        // forwarding.
+        // With `accept_ra` = 2 instead of 1, a device accepts advertisements even while the host forwards. So this must be set
+        // before forwarding.
         steps.extend(others.map(|device| set(&sysctl::device_key("ipv6", device, "accept_ra"), "2")));
         steps.push(set("net.ipv6.conf.all.forwarding", "1"));
     }
@@ -218,8 +217,8 @@ fn loose_reverse_path(device: &DeviceName) -> Step {
     set(&sysctl::device_key("ipv4", device, "rp_filter"), "2")
 }
 
-/// If the tunnel's IPv4 route is unreachable, even the loose check finds no way back to the exit. With this setting, the check
-/// uses the carrier's mark and finds one.
+/// If the tunnel's IPv4 route is of type `unreachable`, even loose reverse path filtering finds no route back to the exit. With
+/// this setting, the check uses the packet's mark, and so finds the carrier's route.
 fn reverse_path_by_mark() -> Step {
     set("net.ipv4.conf.all.src_valid_mark", "1")
 }

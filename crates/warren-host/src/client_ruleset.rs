@@ -1,8 +1,9 @@
 //! The text of a client's firewall.
 //!
-//! Answers to inbound connections take the way by which the connection came. Hosts outside the tunnel cannot use the inner
-//! addresses. Hosts that come through the tunnel reach only allowed ports. Packets that are forwarded into the tunnel get an
-//! inner address. No packet with an inner address leaves outside the tunnel.
+//! Answers of inbound connections leave on the side, inside or outside the tunnel, from which the connection came. Hosts outside
+//! the tunnel cannot send to the inner addresses. Hosts that connect through the tunnel reach only allowed ports. Packets that
+//! are forwarded into the tunnel are translated to an inner source address. No packet with an inner address leaves outside the
+//! tunnel.
 
 use ipnet::IpNet;
 
@@ -13,16 +14,17 @@ use crate::{
     ruleset_text::{by_version, chain},
 };
 
-/// The chains of a client's table, one statement per line, for ports on which TCP listens.
+/// Returns the chains of a client's table, one statement per line. `listening` are the ports on which TCP listens.
 pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
     let mut text = String::new();
-    // Priority `raw` is before conntrack, so a dropped probe leaves no entry there.
+    // Priority `raw` is before conntrack, so a dropped probe creates no conntrack entry.
     chain(&mut text, "outside", "type filter hook prerouting priority raw; policy accept;", &outside(host));
-    // Runs after conntrack, because the rules read its marks, and before the routing decision, which reads the packet's mark.
+    // Runs after conntrack, because the rules read connection marks, and before the routing decision, which uses the packet's
+    // mark.
     let mangle = "type filter hook prerouting priority mangle; policy accept;";
     client_inbound::chains(&mut text, host);
     chain(&mut text, "prerouting", mangle, &prerouting(host, listening));
-    // Runs before any table marks an answer: the next table would mistake that mark for the carrier's.
+    // Runs before any tunnel's table marks an answer, because this chain would mistake the answer's mark for the carrier's.
     let first = "type filter hook output priority mangle - 5; policy accept;";
     chain(
         &mut text,
@@ -46,18 +48,18 @@ pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
 fn outside(host: &ClientPlanFacts) -> Vec<String> {
     inner(host)
         .map(|(family, address)| {
-            // This host's own packets to the address arrive by `lo`, from a local address.
+            // Packets that this host sends to the address arrive on `lo`, from a local address, and are not dropped.
             format!("meta iifgroup != {DEVICE_GROUP} {family} daddr {address} fib saddr type != local counter drop")
         })
         .collect()
 }
 
-/// Marks connections that come from outside any tunnel to this host or to its guests' own addresses. Also marks the replies that
-/// this host forwards for the guests.
+/// Marks connections from outside all tunnels to this host or to its guests' own addresses. Also marks the guests' replies that
+/// this host forwards.
 fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
-    // Only a bare SYN proves that a connection began outside. Conntrack treats the first packet that it sees of
-    // an older session as new, even if the session began here.
+    // Only a bare SYN proves that a connection began outside. Conntrack treats the first packet that it sees of an older
+    // connection as new, even if this host began the connection.
     let new = "ct state new ct mark 0 fib daddr type local";
     let mut rules: Vec<String> = client_inbound::arrivals(host).collect();
     rules.extend([
@@ -66,7 +68,7 @@ fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
         format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"),
         format!("{new} meta l4proto != tcp ct mark set {mark:#x}"),
     ]);
-    // This matches a session that is older than this table but was already tracked.
+    // Matches a connection that is older than this table but that conntrack already knows.
     let older = "ct state established ct direction original ct mark 0";
     rules.push(format!("{older} fib daddr type local ct mark set {mark:#x}"));
     for (family, guests) in guests(host) {
@@ -75,27 +77,27 @@ fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
         rules.push(format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"));
         rules.push(format!("{new} meta l4proto != tcp ct mark set {mark:#x}"));
     }
-    // This matches a session that began before connections were tracked. If a connection began on this host,
-    // its port here is not a listening port.
+    // Matches a connection that is older than connection tracking. A connection that this host began does not match, because its
+    // local port is not a listening port.
     rules.extend(set(listening).map(|ports| format!("{new} tcp dport {{ {ports} }} ct mark set {mark:#x}")));
     rules.push(format!("ct direction reply ct mark {mark:#x} meta mark set {mark:#x}"));
     rules.extend(client_inbound::forwarded_answers(host));
-    // Packets from an exit get the mark too, so the reverse path check looks past the tunnel's routes.
+    // Packets from an exit get the packet mark too, so that reverse path filtering ignores the tunnel's routes for them.
     rules.push(format!("ct mark {:#x} meta mark set {mark:#x}", carrier(host)));
     rules
 }
 
-/// The connection mark of carriers. Connections from outside have `host.mark` as their connection mark, the same mark
-/// that packets carry.
+/// Returns the connection mark of carriers. It differs from `host.mark`, which is the connection mark of connections from outside
+/// and the packet mark of both.
 fn carrier(host: &ClientPlanFacts) -> u32 {
     host.mark | CARRIER_BIT
 }
 
-/// Marks the answers of marked connections, so they are routed as if there were no tunnel.
+/// Marks the answers of connections from outside, so that they are routed as if there were no tunnel.
 fn output(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
-    // Matches an answer that is about to enter the tunnel and belongs to a connection that conntrack does not know
-    // yet. It comes from a listening port, so the connection began outside.
+    // Matches an answer that is about to enter the tunnel, and whose connection conntrack does not know yet. The answer comes
+    // from a listening port, so another host began the connection.
     let older = set(listening).map(|ports| {
         format!(
             "ct state new ct mark 0 tcp sport {{ {ports} }} tcp flags & (syn | ack) != syn meta oifgroup {DEVICE_GROUP} \
@@ -106,8 +108,8 @@ fn output(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     older.into_iter().chain([answers]).collect()
 }
 
-/// Masquerades packets into the tunnel. The exit accepts them only from the inner addresses and from the networks
-/// behind this host that it routes here.
+/// Masquerades packets into the tunnel, because the exit accepts only packets from the inner addresses and from the networks that
+/// it routes to this host.
 fn postrouting(host: &ClientPlanFacts) -> Vec<String> {
     inner(host)
         .map(|(family, address)| {
@@ -121,8 +123,8 @@ fn postrouting(host: &ClientPlanFacts) -> Vec<String> {
         .collect()
 }
 
-/// No packet with an inner address leaves outside, even after the daemon was killed. Connections outlive their tunnel,
-/// and connection tracking continues to translate their packets.
+/// Drops packets with an inner address that would leave outside. Connections outlive their tunnel, and connection tracking
+/// continues to translate their packets, even after the daemon was killed.
 fn leaving_outside(host: &ClientPlanFacts) -> Vec<String> {
     let tunnels = [format!("meta oifgroup {DEVICE_GROUP} accept"), "oifname \"lo\" accept".into()];
     let drops = inner(host).map(|(family, address)| format!("{family} saddr {address} counter drop"));

@@ -1,22 +1,22 @@
-//! Ends connections whose local address is removed. If they stayed, their IPv6 retransmissions would leave by any route, with the
-//! old source address.
+//! Ends connections whose local address is removed. Otherwise the kernel would send their IPv6 retransmissions by any other
+//! route, with the old source address.
 
 use std::{io, net::IpAddr};
 
 use crate::sock_diag::{DiagSocket, FAMILIES, TCP, UDP, sockets};
 
 /// Ends every TCP connection and connected UDP socket of this host whose local address is one of these. Programs see
-/// `ECONNABORTED`. Returns the number of ended sockets: 0 on a kernel that cannot end sockets.
+/// `ECONNABORTED`. Returns the number of ended sockets, which is 0 on a kernel that cannot end sockets.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
 pub fn end(addresses: &[IpAddr]) -> io::Result<usize> {
-    // An IPv6 socket may carry IPv4. It then has an IPv4-mapped address.
+    // An IPv6 socket that carries IPv4 has an IPv4-mapped address, which is converted for the comparison.
     end_where(|found| addresses.contains(&found.address().to_canonical()))
 }
 
 /// Ends every TCP connection and connected UDP socket of this host that was made in one of these cgroups, even if its program has
-/// ended. Returns the number of ended sockets: 0 on a kernel that does not know a socket's cgroup (before Linux 5.8).
+/// ended. Returns the number of ended sockets, which is 0 on a kernel that does not report a socket's cgroup (before Linux 5.8).
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -38,8 +38,8 @@ fn end_where(is_its: impl Fn(&DiagSocket) -> bool) -> io::Result<usize> {
     Ok(ended)
 }
 
-/// All states of net/tcp_states.h except TIME_WAIT, CLOSE and LISTEN. In those three, the kernel retransmits
-/// nothing. A connected UDP socket has the state of an established connection.
+/// All states of net/tcp_states.h except TIME_WAIT, CLOSE and LISTEN. In those three states, the kernel retransmits nothing. A
+/// connected UDP socket has the state ESTABLISHED.
 const CONNECTED: u32 = 0xfff & !(1 << 6 | 1 << 7 | 1 << 10) & !1;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The network that this host is in, recognised by its addresses and by its router's hardware address.
 //!
-//! The name of a Wi-Fi network does not count, because anybody can give a network any name.
+//! The name of a Wi-Fi network is not used, because anybody can give a network any name.
 
 use std::{fmt, io, net::IpAddr, str::FromStr};
 
@@ -8,12 +8,12 @@ use ipnet::IpNet;
 
 use crate::{DeviceName, Family, netlink::Netlink};
 
-/// A network as a profile names it.
+/// A trusted network as a profile describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustedNetwork {
     /// The network's name for people.
     pub name: String,
-    /// The network of this host's address there.
+    /// The network to which this host's address belongs there, in CIDR notation.
     pub network: IpNet,
     /// The hardware address of its router.
     pub router: HardwareAddress,
@@ -39,8 +39,9 @@ pub struct CurrentNetwork {
 }
 
 impl CurrentNetwork {
-    /// Finds the network that this host is in. Makes the kernel ask a router that has not answered lately. Only ARP or neighbour
-    /// discovery is sent. `None` if there is no default route with a router, or if IPv4 and IPv6 lead to different devices.
+    /// Finds the network that this host is in. If the router has not answered lately, makes the kernel ask it by ARP or neighbour
+    /// discovery. Nothing else is sent. `None` if there is no default route with a router, or if IPv4 and IPv6 lead to different
+    /// devices.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
@@ -63,14 +64,14 @@ impl CurrentNetwork {
         Ok(Some(Self { device, networks, router, hardware, is_confirmed }))
     }
 
-    /// Whether this is the network that a profile names. A neighbour entry that is not confirmed also counts.
+    /// Whether this is the network that a profile describes, even if the router's neighbour entry is not confirmed.
     pub fn is(&self, trusted: &TrustedNetwork) -> bool {
         self.hardware == Some(trusted.router)
             && self.networks.iter().any(|network| network.trunc() == trusted.network.trunc())
     }
 
-    /// The value of a profile's setting for this network, which begins with `name`. `None` while the router has
-    /// not answered.
+    /// Returns the text by which a profile trusts this network: `name`, the network and the router's hardware address. `None`
+    /// while the router has not answered.
     pub fn as_setting(&self, name: &str) -> Option<String> {
         Some(format!("{name} {} {}", self.networks.first()?.trunc(), self.hardware?))
     }
@@ -115,7 +116,7 @@ impl FromStr for TrustedNetwork {
             return Err(());
         }
         let network: IpNet = network.parse().map_err(|_| ())?;
-        // A whole IP version is not the network of a router.
+        // A network with prefix length 0 is all of an IP version, and not the network of a router.
         if network.prefix_len() == 0 {
             return Err(());
         }

@@ -21,9 +21,9 @@ impl DeviceName {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
         let valid = (1..=LONGEST).contains(&name.len())
             && name.bytes().all(allowed)
-            // A command would read such a name as an option.
+            // A command would interpret a name with a leading dash as an option.
             && !name.starts_with('-')
-            // The kernel refuses these two names. In a path below /proc/sys they would lead to another directory.
+            // The kernel refuses these two names. In a path below /proc/sys, they would refer to another directory.
             && name != "."
             && name != "..";
         if valid { Ok(Self(name)) } else { Err(InvalidDeviceName(name)) }

@@ -1,10 +1,12 @@
-//! The host's resolvers: set while a tunnel is up, kept that way, and put back exactly.
+//! Sets the host's resolvers while a tunnel is up, sets them again if another program changes them, and puts the earlier ones
+//! back.
 //!
-//! Hosts differ in how programs find their resolvers. systemd-resolved keeps them per link. resolvconf(8) collects
-//! them. On other hosts, the file itself is written. [`DnsPlan::of_host`] finds out which.
+//! Hosts differ in how programs find their resolvers. systemd-resolved keeps resolvers for each link. resolvconf(8) writes
+//! `/etc/resolv.conf` from entries. On other hosts, Warren writes this file itself. [`DnsPlan::of_host`] finds out which methods
+//! a host needs.
 //!
-//! Each change is recorded in the state directory before it is made, because a file in `/etc` outlives both the daemon
-//! and the boot. [`recover`] puts the resolvers back after a kill or a power cut.
+//! Each change is recorded in the state directory before it is made, because a changed file in `/etc` stays after the daemon and
+//! the boot have ended. [`recover`] puts the resolvers back after a kill or a power cut.
 
 mod command;
 mod error;
@@ -41,8 +43,8 @@ use method::{Method, RESOLVCONF, RESOLVECTL};
 /// The file that programs read their resolvers from, resolv.conf(5).
 pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Whether this host needs a stub resolver that splits names by domain. systemd-resolved splits them itself,
-/// but not all programs of this host ask it.
+/// Whether this host needs a stub resolver to look up names by domain, because not all of its programs ask systemd-resolved,
+/// which does this itself.
 pub fn needs_stub() -> bool {
     !(method::resolved_runs() && method::leads_to_stub(Path::new(RESOLV_CONF)))
 }
@@ -62,10 +64,10 @@ pub struct DnsPlan {
 }
 
 impl DnsPlan {
-    /// Finds out how this host's programs find their resolvers, and plans to send them to `servers`.
+    /// Finds out how this host's programs find their resolvers, and plans to make them ask `servers`.
     ///
-    /// `state` is Warren's state directory, `owner` the profile, `device` its tunnel. With a `split`, only names below its
-    /// domains are looked up at `servers`.
+    /// `state` is Warren's state directory, `owner` is the profile, and `device` is its TUN device. With a `split`, only names
+    /// below its domains are looked up at `servers`.
     pub async fn of_host(
         state: &Path,
         owner: &str,
@@ -107,8 +109,8 @@ impl DnsPlan {
     /// The settings of the tunnel's link in systemd-resolved, as arguments of resolvectl(1) without the link.
     fn link_properties(&self) -> Vec<(&'static str, Vec<String>)> {
         let servers = self.servers.iter().map(IpAddr::to_string).collect();
-        // A routing domain only selects the resolvers for a query. It does not complete short names. `~.`
-        // stands for all names.
+        // A routing domain (`~`) only selects the resolvers for a query. Unlike a search domain, it does not complete short
+        // names. `~.` stands for all names.
         let (domains, is_default) = match &self.split {
             Some(split) => (split.domains.iter().map(|domain| format!("~{domain}")).collect(), "no"),
             None => (vec!["~.".to_owned()], "yes"),
@@ -151,5 +153,5 @@ impl fmt::Display for DnsPlan {
     }
 }
 
-/// The part of the state directory that records resolvers.
+/// The directory below the state directory for records of changed resolvers.
 const DIRECTORY: &str = "dns";

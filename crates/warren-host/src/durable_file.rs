@@ -1,4 +1,4 @@
-//! Writes files that must survive a power cut. A reader gets either the old content or the new.
+//! Writes files that must survive a power cut. A file is replaced atomically: a reader gets either the old content or the new.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions, Permissions},
@@ -21,13 +21,13 @@ use crate::plain_file::{directory_of, open_plain};
 pub enum Unfinished<'a> {
     /// A random name. Other processes may write in the same directory at the same time.
     Random,
-    /// Always this path, in the target's directory. So killed writers leave at most one file, which the next
-    /// writer removes. A lock must keep other writers away.
+    /// A fixed path in the target's directory. So killed writers leave at most one file, which the next writer removes. The
+    /// caller must hold a lock against other writers.
     At(&'a Path),
 }
 
-/// Replaces the file at `path`. A symbolic link there is replaced, not followed. The new file has exactly this mode.
-/// The umask does not change it. Without an owner, it belongs to this process's user.
+/// Replaces the file at `path`. A symbolic link at `path` is replaced, not followed. The new file has exactly this mode,
+/// independent of the umask. Without `owner`, it belongs to this process's user.
 ///
 /// # Errors
 /// If the file cannot be written or renamed. In that case the old file is unchanged.
@@ -46,7 +46,7 @@ pub fn replace(
 /// Creates a file that belongs to this process's user. Never replaces a file or a dangling link.
 ///
 /// # Errors
-/// `AlreadyExists` if anything has that name.
+/// `AlreadyExists` if anything exists at `path`.
 pub fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let file = complete(directory_of(path), Unfinished::Random, content, mode, None)?;
     file.persist_noclobber(path).map_err(|error| error.error)?;
@@ -63,7 +63,7 @@ pub(crate) fn prepare(unfinished: &Path, content: &[u8], mode: u32, owner: Owner
     sync_directory_of(unfinished)
 }
 
-/// Renames a file durably within its directory. A file that has the new name already is replaced.
+/// Renames a file durably within its directory. If a file with the new name exists, it is replaced.
 ///
 /// # Errors
 /// If the file keeps its old name, or if the new name may not be on the disk yet.
@@ -103,10 +103,10 @@ impl Owner {
         Self { user: geteuid().as_raw(), group: getegid().as_raw() }
     }
 
-    /// Gives the file to this owner, unless the file belongs to it already.
+    /// Changes the owner of the file to this one, unless it is the owner already.
     ///
     /// # Errors
-    /// If the file cannot be given away.
+    /// If the owner cannot be changed.
     pub fn give(self, file: &File) -> io::Result<()> {
         if Self::of(&file.metadata()?) == self {
             return Ok(());
@@ -116,10 +116,10 @@ impl Owner {
     }
 }
 
-/// Removes temporary files of killed writers in a directory. Nobody else may be writing there.
+/// Removes temporary files of killed writers in a directory. No other process may write in the directory at the same time.
 pub fn remove_leftovers(directory: &Path) {
     for path in leftovers(directory) {
-        // A file that remains takes space but does no harm.
+        // If a file cannot be removed, it takes space but does no other harm.
         drop(fs::remove_file(path));
     }
 }
@@ -130,7 +130,7 @@ pub fn remove_abandoned(directory: &Path) {
     for path in leftovers(directory) {
         let is_abandoned = open_plain(&path).is_ok_and(|file| {
             let age = file.metadata().and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
-            // A younger file may not be locked yet.
+            // The writer of a younger file may not have locked it yet.
             matches!(age, Ok(Ok(age)) if age > Duration::from_secs(2))
                 && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
         });
@@ -170,18 +170,17 @@ fn complete(
         }
     };
     let mut file = named.as_file();
-    // The lock is held until the file is closed. It shows `remove_abandoned` that the writer is alive. A file system
-    // without locks is not an obstacle.
+    // The lock is held until the file is closed. It shows `remove_abandoned` that the writer is alive. On a file system without
+    // locks, the error is ignored.
     let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
     file.write_all(content)?;
     if let Some(owner) = owner {
         owner.give(file)?;
     }
-    // The mode is not set at creation, where the umask would change it. It is set after the owner, so that no other
-    // user can read the file in between.
+    // The mode is set now and not at creation, where the umask would change it. It is set after the owner, so that no other user
+    // can read the file in between.
     file.set_permissions(Permissions::from_mode(mode))?;
-    // This comes before the rename, because the final name must not lead to an incomplete file after a power
-    // cut.
+    // The content is synced before the rename, so that the final name never refers to an incomplete file after a power cut.
     file.sync_all()?;
     Ok(named)
 }
@@ -281,7 +280,7 @@ mod tests {
         for file in [&writing, &left] {
             file.as_file().set_modified(long_ago).unwrap();
         }
-        // Both writers are killed.
+        // Simulates that both writers were killed.
         let (_, left) = left.keep().unwrap();
         let (_, young) = young.keep().unwrap();
 

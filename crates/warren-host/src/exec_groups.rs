@@ -2,10 +2,9 @@
 //! host is inside.
 //!
 //! A program's cgroup ([`ExecGroup`]) decides on which side it is. An nftables table recognises the packets of these cgroups and
-//! marks them. It drops packets that cannot leave on their program's side. The table belongs to no process. It stays, no matter
-//! how the daemon ends, so packets of a program in the inside group never leave outside the tunnel. [`release`] removes the
-//! table, unless a program is still in the inside group. In that case the table stays and drops everything that the program
-//! sends.
+//! marks them. It drops packets that would leave on the wrong side. No process owns the table, so it stays no matter how the
+//! daemon ends. So packets of a program in the inside group never leave outside the tunnel. [`release`] removes the table, unless
+//! a program is still in the inside group. In that case the table stays and drops all packets of the program.
 
 mod cgroup;
 mod rules;
@@ -26,7 +25,7 @@ use crate::{
 
 #[cfg(test)]
 impl ExecRules {
-    /// Returns the step that makes the table of the profile `name` with these rules.
+    /// Returns the step that creates the table of the profile `name` with these rules.
     pub(crate) fn step(&self, name: &str) -> crate::Step {
         crate::Step::Nftables {
             family: FAMILY,
@@ -64,14 +63,13 @@ struct Loaded {
     rules: ExecRules,
     /// The numbers of both cgroups. nft refers to a cgroup by number.
     groups: [Option<u64>; 2],
-    /// The kernel's listing. `None` if nft could not list the table. In that case changes by others go
-    /// unnoticed.
+    /// The kernel's listing. `None` if nft could not list the table. In that case changes by other programs are not noticed.
     listing: Option<String>,
 }
 
 impl ExecTable {
-    /// Makes the table of the profile `name`, whose journal is at `journal`, in place of one that an ended daemon left. Both
-    /// cgroups must exist.
+    /// Creates the table of the profile `name`, whose journal is at `journal`. Replaces a table that an earlier daemon has left.
+    /// Both cgroups must exist.
     ///
     /// # Errors
     /// If another process has the journal open, the journal is about another network namespace, or nft fails.
@@ -87,12 +85,12 @@ impl ExecTable {
         let undo = undo(&table);
         let is_new = !journal.outstanding().values().any(|outstanding| *outstanding == undo);
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
-        // The table is listed before it is made, so that it is found if this process is killed in between.
+        // The table is recorded in the journal before it is created, so that it is found if this process is killed in between.
         let entry = if is_new { Some(journal.begin(undo).map_err(failed)?) } else { None };
         let mut made = Self { path: path.to_owned(), journal, table, loaded: None };
         if let Err(error) = made.load(groups, rules).await {
-            // nft may have made the table although it failed. The table stays listed unless it certainly does
-            // not exist.
+            // nft may have created the table although it reported an error. So the table stays in the journal unless it certainly
+            // does not exist.
             if let Some(entry) = entry
                 && nft::delete(FAMILY, &made.table).await.is_ok()
             {
@@ -103,7 +101,7 @@ impl ExecTable {
         Ok(made)
     }
 
-    /// Adapts the table to the tunnel and its cgroups, and restores it if others have changed it. Returns whether they
+    /// Adapts the table to the tunnel and its cgroups, and restores it if another program has changed it. Returns whether one
     /// had.
     ///
     /// # Errors
@@ -133,25 +131,26 @@ impl ExecTable {
         let text = table_text(FAMILY, &self.table, &ruleset::ruleset(&rules), false);
         self.loaded = None;
         nft::replace(FAMILY, &self.table, &text, self.journal.share_lock().map_err(failed)?).await?;
-        // The table is in force even if it cannot be listed. The next check then makes it again.
+        // The table is in force even if it cannot be listed. In that case the next check creates it again.
         let listing = nft::listing(FAMILY, &self.table).await.unwrap_or(None);
         self.loaded = Some(Loaded { rules, groups, listing });
         Ok(())
     }
 }
 
-/// What becomes of the programs in the inside group once their tunnel has ended.
+/// What [`release`] has done about the programs in the inside group after their tunnel has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     /// There was nothing to release.
     Nothing,
     /// The table and the cgroups are gone.
     All,
-    /// Programs are still in the inside group. The table stays and drops everything that they send.
+    /// Programs are still in the inside group. The table stays and drops all their packets.
     CutOff,
 }
 
-/// Removes what [`ExecTable::make`] has made, if no program is in the inside group. No daemon may run.
+/// Removes the table of [`ExecTable::make`] and the cgroups, if no program is in the inside group. Must not be called while the
+/// profile's daemon runs.
 ///
 /// # Errors
 /// If a daemon holds the journal, the journal is about another network namespace, or nft fails.
@@ -170,13 +169,13 @@ pub async fn release(journal: impl AsRef<Path>, name: &str) -> Result<Released, 
     if let [Ok(inside), Ok(outside)] = &groups {
         if inside.is_populated() {
             let rules = ExecRules::cut_off(inside.nft_path(), outside.nft_path());
-            // The rules name both cgroups, so both must exist.
+            // nft accepts the rules only if both cgroups to which they refer exist.
             outside.make().map_err(failed)?;
             let text = table_text(FAMILY, &table, &ruleset::ruleset(&rules), false);
             nft::replace(FAMILY, &table, &text, journal.share_lock().map_err(failed)?).await?;
             return Ok(Released::CutOff);
         }
-        // The kernel keeps sending for a connection whose program has ended.
+        // The kernel keeps retransmitting for a connection after its program has ended, so such connections are ended too.
         connections::end_in_groups(&inside.ids()).map_err(failed)?;
     }
     nft::delete(FAMILY, &table).await?;

@@ -1,13 +1,13 @@
-//! Finds out for whom an exit's host forwards packets: only for the exit's clients, or also for others because somebody else
-//! turned forwarding on.
+//! Finds out whether an exit's host forwards packets only for the exit's clients, or also for others because somebody else turned
+//! forwarding on.
 //!
-//! The kernel forwards an IPv4 packet if the device on which it arrives has `forwarding` set. The exit sets it only for
-//! the devices that it needs, and `net.ipv4.ip_forward` stays as it was. So a program that needs `net.ipv4.ip_forward`
-//! (Docker, libvirt) or a person turns it on as on any host, and the exit notices.
+//! The kernel forwards an IPv4 packet if the device on which it arrives has `forwarding` set. The exit sets it only for the
+//! devices that it needs, and `net.ipv4.ip_forward` stays as it was. So if a person or a program (Docker, libvirt) turns
+//! `net.ipv4.ip_forward` on, the exit can detect this.
 //!
-//! IPv6 has one switch for all devices. A write to it also sets each device's own setting and the default for later
-//! devices. The exit turns the switch on and puts those other settings back. If somebody else writes to the switch
-//! later, they change again, so the exit notices that too.
+//! IPv6 has one setting for all devices (`all.forwarding`). A write to `all.forwarding` also sets each device's own setting and
+//! the default for later devices. The exit turns `all.forwarding` on and restores the other settings. If somebody else turns
+//! `all.forwarding` on later, the other settings change again, so the exit can detect this too.
 
 use std::{collections::BTreeMap, io};
 
@@ -19,7 +19,7 @@ use crate::{
 /// The devices that forward on an exit's host, other than its TUN.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forwarding {
-    /// Devices that forward no IPv4 yet.
+    /// Devices that do not forward IPv4 yet.
     pub ipv4_off: Vec<DeviceName>,
     /// Devices that forward IPv4 because the exit turned that on.
     pub ipv4_own: Vec<DeviceName>,
@@ -28,12 +28,12 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// Asks the kernel which devices forward. `changed` returns the companions of a setting that the exit has changed,
-    /// by the setting's key and its device's index.
+    /// Asks the kernel which devices forward. For a setting that the exit has changed, `changed` returns the companions: the
+    /// other settings that the kernel changed along with it. Its arguments are the setting's key and its device's index.
     ///
-    /// A bridge of containers or virtual machines may be newer than the exit's change. It then counts as a device that forwards
-    /// IPv6 for the containers, because the program that made the bridge may have found the switch on and left it on. `indexes`
-    /// contains the index of each device.
+    /// A bridge of containers or virtual machines that is newer than the exit's change counts as a device that forwards IPv6 for
+    /// the containers. The program that made the bridge may rely on forwarding without having turned it on, because it was on
+    /// already. `indexes` contains the index of each device.
     pub(crate) fn look<'a>(
         tun: &DeviceName,
         changed: impl Fn(&str, Option<u32>) -> Option<&'a [Companion]>,
@@ -50,7 +50,7 @@ impl Forwarding {
             match sysctl::read(&key)?.as_deref() {
                 Some("0") => forwarding.ipv4_off.push(device),
                 Some(_) if is_own(changed(&key, index))? => forwarding.ipv4_own.push(device),
-                // The device forwards for others too, or has vanished meanwhile.
+                // The device is in none of the lists, because it forwards for others too, or has vanished.
                 Some(_) | None => {}
             }
         }
@@ -68,7 +68,7 @@ fn ipv6_others(
     companions: Option<&[Companion]>,
     bridges: &[String],
 ) -> io::Result<Option<Vec<DeviceName>>> {
-    // The exit has not touched the switch, so it is on for all devices or for none.
+    // The exit has not changed the setting for all devices, so it is on for all devices or for none.
     let Some(companions) = companions else {
         let is_on = sysctl::read(IPV6_FORWARDING)?.is_some_and(|value| value != "0");
         return Ok((!is_on).then(Vec::new));
@@ -81,7 +81,7 @@ fn ipv6_others(
         let key = sysctl::device_key("ipv6", &device, "forwarding");
         let before = companions.iter().find(|companion| companion.key == key);
         let is_on = sysctl::read(&key)?.is_some_and(|value| value != "0");
-        // A device without an earlier value is newer than the exit's change.
+        // A device for which no earlier value is recorded is newer than the exit's change.
         let was_off = before.is_none_or(|before| before.previous == "0");
         let is_later_bridge = before.is_none() && bridges.iter().any(|bridge| bridge == device.as_str());
         if (is_on && was_off) || is_later_bridge {

@@ -1,12 +1,14 @@
-//! A table that keeps an exit's flows alive, and its host closed, while the exit is away. It outlives the exit, silently drops
-//! packets of its clients' flows, and drops packets that neighbours want the host to forward.
+//! A table that protects an exit's flows and its host while the exit does not run. The table silently drops packets of the
+//! clients' flows, so that the flows survive until the next start. It also drops packets that neighbours send to the host to be
+//! forwarded.
 //!
-//! NAT ends with the daemon. The kernel would then answer untranslated packets with a reset, which ends the flow at
-//! its other end. The conntrack entries stay, so this table recognizes the packets by them, and the next daemon's NAT
-//! uses the same entries. While an exit runs, none of these rules matches: replies to its clients leave by its TUN.
+//! NAT ends with the daemon. Without this table, the kernel would then answer untranslated packets with a reset, which would end
+//! the flow at its remote end. The conntrack entries stay, so this table can recognise the packets by their entries, and the next
+//! daemon's NAT uses the same entries. While an exit runs, replies to its clients leave by its TUN, so none of these rules
+//! matches.
 //!
-//! A killed exit leaves forwarding on until the next start or `warren cleanup` turns it off. Until then this table
-//! keeps the exit's last rules for neighbours. They come after the exit's own rules, which decide first.
+//! A killed exit leaves forwarding on until the next start or `warren cleanup` turns it off. Until then, this table applies the
+//! exit's last rules for neighbours. While the exit runs, its own rules are evaluated first.
 
 use std::{fs::File, path::Path};
 
@@ -19,22 +21,22 @@ use crate::{
 
 pub use crate::table_names::HOLD_TABLE;
 
-/// The table in the kernel. Dropping this leaves the table there.
+/// The table in the kernel. Dropping this leaves the table in place.
 #[derive(Debug)]
 pub struct Hold {
     host: Host,
 }
 
-/// The rules of the table in the kernel, which follow changes around the exit.
+/// The rules of the table in the kernel, which can be adapted to changes of the exit's host.
 #[derive(Debug)]
 pub struct HeldRules {
     ruleset: String,
-    /// The journal's lock, for the processes that change the table.
+    /// A descriptor of the journal's lock, which is passed to the nft processes that change the table.
     lock: File,
 }
 
 impl Hold {
-    /// Opens the hold's own journal, which may list a predecessor's table.
+    /// Opens the table's own journal, which may list the table of an earlier exit.
     ///
     /// # Errors
     /// If the journal cannot be used, or a running exit has it open.
@@ -42,7 +44,7 @@ impl Hold {
         Ok(Self { host: Host::open_unfinished(journal.as_ref())? })
     }
 
-    /// Makes the table for this exit. It replaces a predecessor's table atomically.
+    /// Creates the table for this exit. Atomically replaces the table of an earlier exit.
     ///
     /// # Errors
     /// If nft or the journal fails.
@@ -92,17 +94,17 @@ pub(crate) fn ruleset(exit: &ExitHost) -> String {
     format!(
         "chain input {{\n\ttype filter hook input priority filter - 10; policy accept;\n{}}}\n\
          chain forward {{\n\ttype filter hook forward priority filter - 10; policy accept;\n{}}}\n{}",
-        // A packet that arrives by the TUN answers a connection that the exit itself opened to a client, from an
-        // address of the pool.
+        // Packets that arrive by the TUN are excluded, because they answer connections that the exit itself opened to a client,
+        // from an address of the pool.
         drop_replies(&format!("iifname != \"{device}\" ")) + &visits_here,
         drop_replies(&format!("oifname != \"{device}\" ")) + &visits_forwarded,
         exit_ruleset::without_exit(exit)
     )
 }
 
-/// Drops visitors' packets of connections to clients, if connection tracking still knows the connection. Without this, the
-/// kernel would reset the connections once NAT has ended. If another program keeps NAT alive, the packets would leave for
-/// the internet.
+/// Drops visitors' packets of connections to clients' forwarded ports that connection tracking still knows. Without this, the
+/// kernel would reset the connections once NAT has ended or, if another program keeps NAT active, forward the packets to the
+/// internet.
 fn drop_visits(exit: &ExitHost) -> [String; 2] {
     let pools = [
         exit.ipv4.map(|pool| ("ip", IpNet::V4(pool.trunc()))),

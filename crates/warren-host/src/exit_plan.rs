@@ -1,5 +1,5 @@
-//! The changes that an exit needs on its host. The firewall comes before forwarding, and forwarding before the
-//! device is up.
+//! The changes that an exit needs on its host. The firewall is set up before forwarding, and forwarding before the device is
+//! brought up.
 
 use ipnet::IpNet;
 
@@ -16,7 +16,7 @@ pub fn ruleset(host: &ExitHost) -> String {
     exit_ruleset::ruleset(host)
 }
 
-/// Whether clients' traffic may get one of `ports` as its source port.
+/// Whether NAT may use one of `ports` as a source port of clients' traffic.
 pub fn gives_away(host: &ExitHost, ports: &[ServicePort]) -> bool {
     let given = exit_ruleset::nat_ports(&host.taken_ports(), &host.service_ports);
     ports.iter().any(|service| given.contains(&service.port))
@@ -27,7 +27,7 @@ pub fn leaves_too_few_ports(listen_ports: &[u16], forwarded: impl Iterator<Item 
     exit_ruleset::leaves_too_few_ports(listen_ports.iter().copied().chain(forwarded).collect())
 }
 
-/// Whether this host has more networks on its links than the rules can list. The rules then keep clients from wider networks that
+/// Whether this host has more networks on its links than the rules can list. In that case the rules block wider networks that
 /// contain them.
 pub fn has_too_many_links(host: &ExitHost) -> bool {
     exit_ruleset::has_too_many_links(host)
@@ -39,8 +39,8 @@ pub fn forwards_for_others(host: &ExitHost) -> bool {
     ipv4 || (host.ipv6.is_some() && host.surroundings.forwarding.ipv6_others.is_none())
 }
 
-/// The routes to networks behind clients. They are a separate plan because clients come and go. The routes are in
-/// the host's main table and lead to the device. A route of the host's own to the same network wins.
+/// The routes to networks behind clients. They are a separate plan because clients come and go. The routes are in the host's main
+/// table and lead to the device. If the host already has its own route to the same network, that route takes precedence.
 pub fn prefix_routes(host: &ExitHost) -> Plan {
     let route = |destination: &IpNet| {
         Step::Route(Route {
@@ -64,7 +64,8 @@ pub fn exit(host: &ExitHost) -> Plan {
     }];
     if host.ipv6.is_some() {
         let others = host.router_advertisements.iter().filter(|device| **device != host.device);
-        // Set before forwarding, because otherwise a device that forwards would ignore router advertisements.
+        // These settings come before forwarding, because otherwise a device would ignore router advertisements as soon as it
+        // forwards.
         steps.extend(others.map(keep_router_advertisements));
         steps.push(Step::ForwardIpv6);
     }
@@ -88,12 +89,10 @@ fn keep_router_advertisements(device: &DeviceName) -> Step {
 
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 const MAIN_TABLE: u32 = 254;
-/// This metric is higher than that of any route that a person or a DHCP client makes without choosing a
-/// metric.
+/// A metric that is higher than that of any route that a person or a DHCP client adds without choosing a metric.
 const PREFIX_METRIC: u32 = 0x5761;
 
-/// Turns on forwarding for one device. The exit does not use the switch for all devices
-/// ([`crate::Forwarding`]).
+/// Turns on forwarding for one device. The exit does not change the setting for all devices ([`crate::Forwarding`]).
 fn forward_ipv4(device: &DeviceName) -> Step {
     Step::Sysctl { key: sysctl::device_key("ipv4", device, "forwarding"), value: "1".into() }
 }

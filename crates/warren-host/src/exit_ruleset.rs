@@ -1,5 +1,4 @@
-//! The text of the exit's firewall: the networks that clients may reach, and the address that their packets get on the
-//! way.
+//! The text of the exit's firewall: which networks clients may reach, and how their addresses are translated.
 
 mod forwards;
 
@@ -20,8 +19,7 @@ use crate::{DeviceName, Family};
 pub(crate) fn ruleset(host: &ExitHost) -> String {
     let mut pools = pools(host);
     let mut text: String = pools.iter().map(Pool::flows_sets).collect();
-    // The policies are `accept`, because the exit does not decide about packets that the host forwards for
-    // others.
+    // The policies are `accept`, because the exit must not drop packets that the host forwards for others.
     chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &input(host, &pools));
     chain(
         &mut text,
@@ -42,7 +40,7 @@ pub(crate) fn ruleset(host: &ExitHost) -> String {
     text
 }
 
-/// The chains that let visitors reach clients. Without forwards there are none.
+/// The chains that let visitors reach clients' forwarded ports. Empty if there are no forwards.
 fn forwarding(host: &ExitHost, pools: &[Pool]) -> String {
     let forwards = Forwards::of(host);
     let mut text = String::new();
@@ -56,8 +54,8 @@ fn forwarding(host: &ExitHost, pools: &[Pool]) -> String {
     chain(&mut text, "prerouting", header, &prerouting(&forwards, spoofed));
     chain(&mut text, "to_forwarded", "", &to_forwarded(&forwards));
     chain(&mut text, "from_forwarded", "", &from_forwarded(&forwards, device.as_str(), COUNT_FLOWS));
-    // A client that visits a client gets the exit's inner address. With its own address, a client that visits itself
-    // would get direct answers, and isolation would be bypassed.
+    // If the visitor is itself a client, its source address is translated to the exit's inner address. With its own address,
+    // answers would go directly to it, which fails for a client that visits itself and bypasses isolation.
     let visits: Vec<String> =
         sources().map(|source| format!("oifname \"{device}\" {source} ct status dnat masquerade")).collect();
     chain(&mut text, "visits", "type nat hook postrouting priority srcnat; policy accept;", &visits);
@@ -77,8 +75,8 @@ fn pools(host: &ExitHost) -> Vec<Pool> {
 /// The source ports that NAT may use: the largest part of [`NAT_PORTS`] without any of `listen_ports` and
 /// `service_ports`.
 ///
-/// If that leaves clients too few ports, only the system users' service ports are excluded, because any user can open
-/// sockets. If that still leaves too few, no service port is excluded.
+/// If too few ports would be left for clients, only the service ports of system users are excluded, because ordinary users can
+/// open any number of sockets. If too few would still be left, no service port is excluded.
 pub(crate) fn nat_ports(listen_ports: &[u16], service_ports: &[ServicePort]) -> RangeInclusive<u16> {
     let all = service_ports.iter().map(|service| &service.port);
     let of_system = service_ports.iter().filter(|service| service.is_system).map(|service| &service.port);
@@ -88,7 +86,7 @@ pub(crate) fn nat_ports(listen_ports: &[u16], service_ports: &[ServicePort]) -> 
     free.find(|ports| ports.len() >= FEWEST_NAT_PORTS).unwrap_or_else(|| free_ports(listen_ports))
 }
 
-/// Whether so many ports are taken that clients' flows to one server would soon use up the rest.
+/// Whether the ports that are not in `taken` are so few that clients' flows to one server would soon use up all of them.
 pub(crate) fn leaves_too_few_ports(taken: Vec<u16>) -> bool {
     free_ports(&taken).len() < FEWEST_NAT_PORTS
 }
@@ -99,7 +97,7 @@ fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u1
     let mut best = NAT_PORTS;
     let mut longest = 0;
     let mut start = *NAT_PORTS.start();
-    // The number after the last port ends the last gap.
+    // One more than the last port is appended to end the last gap.
     for end in taken.into_iter().chain([*NAT_PORTS.end() + 1]) {
         let length = end.saturating_sub(start);
         if length > longest {
@@ -111,8 +109,9 @@ fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u1
     best
 }
 
-/// The networks on the host's links that are part of the internet. A neighbour can advertise any number of networks.
-/// If there are more than [`MOST_ON_LINK`], this returns wider networks that contain them, so clients still reach none of them.
+/// The networks on the host's links that are part of the internet. A neighbour can advertise any number of networks. If there are
+/// more than [`MOST_ON_LINK`], this returns fewer, wider networks that contain them all. So clients cannot reach any of them in
+/// either case.
 fn on_link(host: &ExitHost) -> Vec<IpNet> {
     let mut networks = all_on_link(host);
     // Widens the networks one bit at a time, so that none gets wider than the limit requires.
@@ -133,7 +132,7 @@ fn all_on_link(host: &ExitHost) -> Vec<IpNet> {
     IpNet::aggregate(&networks).into_iter().filter(|network| !is_special(network)).collect()
 }
 
-/// Whether the host's links have more networks than the rules can name.
+/// Whether there are more networks on the host's links than the rules can list.
 pub(crate) fn has_too_many_links(host: &ExitHost) -> bool {
     all_on_link(host).len() > MOST_ON_LINK
 }
@@ -145,13 +144,13 @@ struct Pool {
     /// The IP version in `meta nfproto`.
     version: &'static str,
     network: IpNet,
-    /// The networks behind clients, each as granted.
+    /// The networks behind clients, as the exit has granted them.
     granted: Vec<IpNet>,
     gateway: String,
     /// nft's type of its addresses.
     address: &'static str,
     echo: &'static str,
-    /// Whether packets to the internet get this host's address.
+    /// Whether the source address of packets to the internet is translated to this host's address.
     is_translated: bool,
 }
 
@@ -182,21 +181,21 @@ impl Pool {
         }
     }
 
-    /// The sets that count flows: by source address, and by network behind a client, with a set for each prefix
-    /// length. A count in the rule itself would restart whenever rules change.
+    /// The sets that count flows: by source address, and by network behind a client, with a set for each prefix length. Counts
+    /// are kept in sets, because a count in a rule itself would restart whenever the rules change.
     fn flows_sets(&self) -> String {
         let Self { family, address, .. } = self;
         let lengths: BTreeSet<u8> = self.granted.iter().map(IpNet::prefix_len).collect();
         let networks = lengths.into_iter().map(|length| format!("flows_{family}_{length}"));
         iter::once(format!("flows_{family}"))
             .chain(networks)
-            // Packets add the elements, so the size bounds the kernel's memory.
+            // The size is limited, because packets add the elements and could otherwise fill the kernel's memory.
             .map(|name| format!("set {name} {{\n\ttype {address}\n\tsize 65535\n\tflags dynamic\n}}\n"))
             .collect()
     }
 
     /// Drops a new flow beyond the limit. The limit holds for a client's own address, and for a network behind a client as a
-    /// whole, because its hosts may use any number of addresses. An address that finds no room in the set gets no flows.
+    /// whole, because its hosts may use any number of addresses. If the set is full, further addresses get no flows.
     fn too_many_flows(&self) -> Vec<String> {
         let Self { family, network, granted, .. } = self;
         let over = format!("ct count over {MOST_FLOWS}");
@@ -211,7 +210,7 @@ impl Pool {
         [own, uncounted].into_iter().chain(behind).collect()
     }
 
-    /// Drops packets to destinations that are neither on the internet nor allowed by the operator.
+    /// Drops packets to destinations that are not on the internet, unless the operator has allowed them.
     fn refused(&self, host: &ExitHost) -> Vec<String> {
         let family = self.family;
         let version = Family::of(&self.network);
@@ -219,7 +218,7 @@ impl Pool {
         let mut rules: Vec<String> =
             allow.map(|network| format!("{family} daddr {network} accept")).collect();
         let on_link: Vec<IpNet> = on_link(host).into_iter().filter(|network| self.holds(network)).collect();
-        // Resolvers that the rules below would drop stay reachable, but only at port 53.
+        // A resolver to which the rules below would drop packets stays reachable at port 53.
         let is_refused = |resolver: &IpNet| {
             is_special(resolver) || on_link.iter().any(|network| network.contains(resolver))
         };
@@ -244,12 +243,12 @@ impl Pool {
         Family::of(&self.network) == Family::of(network)
     }
 
-    /// The networks of clients and of hosts behind them.
+    /// The networks of clients and the networks behind clients.
     fn networks(&self) -> Vec<IpNet> {
         iter::once(self.network).chain(IpNet::aggregate(&self.granted)).collect()
     }
 
-    /// Matches packets from clients and hosts behind them.
+    /// Matches packets from clients and from hosts behind clients.
     fn sources(&self) -> Vec<String> {
         self.networks().iter().map(|network| format!("{} saddr {network}", self.family)).collect()
     }
@@ -271,8 +270,8 @@ impl Pool {
         self.sources().into_iter().skip(1)
     }
 
-    /// Matches packets from hosts on this host's own links whose network lies within a network behind a client. Only
-    /// networks of this host's permanent addresses count: anybody on the link can send an advertisement.
+    /// Matches packets from hosts on this host's links, if the link's network is part of a network behind a client. Only networks
+    /// of this host's permanent addresses count, because anybody on the link can advertise others.
     fn neighbours(&self, host: &ExitHost) -> Vec<String> {
         let is_within = |network: &IpNet| self.granted.iter().any(|granted| granted.contains(network));
         let links = host.surroundings.permanent.iter().filter(|link| is_within(&link.network));
@@ -282,17 +281,17 @@ impl Pool {
     }
 }
 
-/// Of this host, clients reach only the gateway's echo. Nobody else reaches the gateway.
+/// Drops packets to this host: clients may only ping the gateway's inner address, and no other host may send to that address.
 ///
 /// A packet from outside to an inner address is an attempt to find the address (CVE-2019-14899). If a packet from
 /// outside has an inner source address, this host would send the answer to a client.
 fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
-    // This host reaches the gateway's address by `lo`.
+    // Packets from this host itself to the gateway's address arrive on `lo`.
     let elsewhere = format!("iifname != {{ \"lo\", \"{device}\" }}");
     let mut rules = vec![
         "ct state established accept".into(),
-        // Errors from the TUN are checked further below.
+        // Related packets from the TUN, which are ICMP errors, are checked by later rules.
         format!("iifname != \"{device}\" ct state related accept"),
     ];
     rules.extend(
@@ -303,8 +302,8 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules.extend(
         pools.iter().map(Pool::own_sources).map(|source| format!("{elsewhere} {source} counter drop")),
     );
-    // If the host itself is on a network, the network stays with the host's neighbours, even if it lies within
-    // a network behind a client.
+    // If this host itself is connected to a network, the network's hosts may send to this host, even if the network is part of
+    // one behind a client.
     rules.extend(
         pools.iter().flat_map(|pool| pool.neighbours(host)).map(|neighbours| format!("{neighbours} accept")),
     );
@@ -315,7 +314,7 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
             .map(|source| format!("{elsewhere} {source} counter drop")),
     );
     rules.push(format!("iifname != \"{device}\" accept"));
-    // Lets through only ICMP errors about flows that this host began with a client, such as the errors that find a path's MTU.
+    // Accepts only ICMP errors about flows that this host began with a client, such as those for path MTU discovery.
     rules.extend(pools.iter().map(|pool| format!("ct state related {} accept", pool.flows("daddr", ""))));
     rules.push(COUNT_FLOWS.into());
     for Pool { family, gateway, echo, .. } in pools {
@@ -325,16 +324,18 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules
 }
 
-/// Packets from or to the TUN, and packets that pass only because the exit turned forwarding on.
+/// Filters forwarded packets: those from or to the TUN, and those that the host forwards only because the exit turned forwarding
+/// on.
 fn forward(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
     let mut rules = vec![format!("iifname \"{device}\" jump from_clients")];
     let to_clients = format!("oifname \"{device}\" jump to_clients");
-    // Packets with clients' addresses may arrive only by the TUN.
+    // Packets with clients' source addresses may arrive only on the TUN.
     let mut spoofed: Vec<String> =
         pools.iter().flat_map(Pool::sources).map(|source| format!("{source} counter drop")).collect();
     if host.isolation {
-        // With isolation, no client's flow has another client's address, so packets to clients need no second lookup.
+        // With isolation, no flow is between two clients. So the rules about packets to clients can come before those about
+        // spoofed addresses, which saves replies a lookup.
         spoofed.insert(0, to_clients);
     } else {
         spoofed.push(to_clients);
@@ -344,11 +345,11 @@ fn forward(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules
 }
 
-/// The chains that keep neighbours out after an exit was killed: its forwarding is still on, and its own table is
-/// gone.
+/// The chains that block neighbours' packets after an exit was killed. The exit's forwarding is then still on, but its own table
+/// is gone.
 pub(crate) fn without_exit(host: &ExitHost) -> String {
     let pools = pools(host);
-    // The exit's own table filters these packets. It is deleted together with the device.
+    // While the device exists, the exit's own table exists too, and filters packets from the device.
     let mut rules = vec![format!("iifname \"{}\" accept", host.device)];
     rules.extend(pools.iter().flat_map(Pool::sources).map(|source| format!("{source} counter drop")));
     rules.extend(by_neighbours(host));
@@ -395,19 +396,20 @@ fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
         rules.push("ct status dnat jump from_forwarded".into());
     }
     if host.isolation {
-        // The rule also covers flows that began before isolation was turned on.
+        // This rule also drops packets of flows that began before isolation was turned on.
         rules.push(format!("oifname \"{device}\" counter drop"));
     }
-    // ICMP errors are `related`, and their sender chooses the flow that they claim to be about. So they may
-    // go only where new flows may go.
+    // `related` packets, which are ICMP errors, are not accepted here, because their sender can forge the flow to which they
+    // refer. They are accepted only to destinations to which new flows are accepted.
     rules.push("ct state established accept".into());
     rules.push(COUNT_FLOWS.into());
     if !host.isolation {
         rules.push(format!("oifname \"{device}\" accept"));
     }
-    // NAT skips invalid packets, so they would leave with an inner address.
+    // NAT does not translate invalid packets, so they would leave with an inner address.
     rules.push("ct state invalid counter drop".into());
-    // The errors must be about flows of clients, not about flows of this host or of others for whom it forwards.
+    // ICMP errors are accepted only if they are about flows of clients, and not about flows of this host or of others for whom it
+    // forwards.
     rules.extend(
         pools.iter().map(|pool| format!("ct state related {} counter drop", pool.flows("saddr", "!= "))),
     );
@@ -424,7 +426,7 @@ fn new_flows(pools: &[Pool]) -> Vec<String> {
     pools.iter().flat_map(Pool::too_many_flows).collect()
 }
 
-/// Lets in only replies to clients, and visitors of forwarded ports.
+/// Accepts only two kinds of packets to clients: replies, and visitors' packets to forwarded ports.
 fn to_clients(host: &ExitHost) -> Vec<String> {
     let visitors = "ct status dnat ct direction original jump to_forwarded".to_owned();
     let visitors = Some(visitors).filter(|_| has_forwards(host));
@@ -436,8 +438,8 @@ fn has_forwards(host: &ExitHost) -> bool {
     !Forwards::of(host).is_empty()
 }
 
-/// Forwards only two kinds of packets for neighbours, who are not enrolled: answers, and packets that this
-/// host's own rules redirect, such as those to a container's published port.
+/// For neighbours, which are not clients, accepts only two kinds of packets: replies, and packets that this host's own DNAT rules
+/// redirect, such as those to a container's published port.
 fn from_neighbours() -> Vec<String> {
     ["ct state established,related accept", "ct status dnat accept", "counter drop"].map(Into::into).into()
 }
@@ -453,20 +455,21 @@ fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     for source in pools.iter().flat_map(Pool::sources) {
         let from_clients = format!("{out} {source}");
         rules.push(format!("{from_clients} meta l4proto {{ {WITH_PORTS} }} masquerade to :{first}-{last}"));
-        // Other protocols have no ports. nft takes a range of ports only after a match of protocols that have them.
+        // Protocols without ports need a rule of their own, because nft accepts a range of ports only after a match of protocols
+        // that have ports.
         rules.push(format!("{from_clients} masquerade"));
     }
     rules
 }
 
-/// Counts each new flow of a client, to any destination. So it comes before any rule that accepts packets.
+/// Counts each new flow of a client. It must come before all rules that accept packets, so that flows to any destination count.
 const COUNT_FLOWS: &str = "ct state new jump new_flows";
 
-/// Flows that a client's address, or a network behind a client, may have at a time. All clients share conntrack and
-/// NAT's ports.
+/// Maximum number of simultaneous flows of a client's address, or of a network behind a client. It is limited because all clients
+/// share the conntrack table and NAT's ports.
 const MOST_FLOWS: u32 = 4_096;
 
-/// The most networks on the host's links that the rules name.
+/// Maximum number of networks on the host's links in the rules.
 const MOST_ON_LINK: usize = 4_096;
 
 /// Bits of an IPv6 address.
@@ -475,10 +478,10 @@ const IPV6_LENGTH: u8 = 128;
 /// Protocols whose ports NAT changes.
 const WITH_PORTS: &str = "tcp, udp, sctp, dccp, udplite";
 
-/// These ports are above those of services. They end where Linux's own ephemeral range ends.
+/// The ports that NAT may use. The range begins above most services' ports, and ends where Linux's default ephemeral range ends.
 const NAT_PORTS: RangeInclusive<u16> = 20_000..=60_999;
 
-/// With fewer ports, clients' flows to one server would soon use up all of them.
+/// Minimum number of ports for NAT. With fewer, clients' flows to one server would soon use up all of them.
 const FEWEST_NAT_PORTS: usize = 4_096;
 
 fn listed(networks: &[IpNet]) -> String {

@@ -31,8 +31,8 @@ pub fn devices_taking_router_advertisements() -> io::Result<Vec<DeviceName>> {
     })
 }
 
-/// Devices with strict reverse path filtering (`rp_filter` 1). They drop a packet unless the way back to its sender
-/// leads through them.
+/// Devices with strict reverse path filtering (`rp_filter` 1). Such a device drops an arriving packet unless the route back to
+/// the packet's sender leads through this device.
 ///
 /// # Errors
 /// If `/proc/sys` cannot be read.
@@ -43,15 +43,15 @@ pub fn devices_with_strict_reverse_path() -> io::Result<Vec<DeviceName>> {
     }
     devices_where("ipv4", |device| {
         let own = sysctl::read(&sysctl::device_key("ipv4", device, "rp_filter"))?;
-        // The kernel takes the larger of both values.
+        // The kernel uses the larger one of the device's value and the value for all devices.
         Ok(own.as_deref() == Some("1") || (own.as_deref() == Some("0") && for_all.as_deref() == Some("1")))
     })
 }
 
-/// Returns the private networks that stay reachable beside a tunnel to `include`. This host is directly connected to them,
-/// other than by a Warren tunnel. Call this within a tokio runtime.
+/// Returns the private networks that may stay reachable outside a tunnel to `include`: those to which this host is directly
+/// connected, other than by a Warren tunnel. Call this within a tokio runtime.
 ///
-/// Only the networks of this host's own addresses count. A route that a DHCP server or a router pushes adds none.
+/// Only the networks of this host's own addresses count. Routes that a DHCP server or a router pushes do not add networks.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -77,7 +77,7 @@ pub async fn guest_networks() -> io::Result<Vec<GuestNetwork>> {
     Netlink::open()?.guest_networks().await
 }
 
-/// The addresses of this host and its gateways. Call this within a tokio runtime.
+/// Returns the addresses of this host and of its gateways. Call this within a tokio runtime.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -108,10 +108,10 @@ pub fn listening_ports() -> io::Result<Vec<u16>> {
     Ok(ports)
 }
 
-/// Returns the ports at which others reach a service of this host, in order: those of listening TCP and SCTP sockets, and of UDP
-/// and UDP-Lite sockets without a peer.
+/// Returns the ports of services on this host, in order: those of listening TCP and SCTP sockets, and of UDP and UDP-Lite sockets
+/// that are not connected.
 ///
-/// This reads each listener and each UDP socket, but no TCP connection.
+/// The cost depends on the number of listeners and UDP sockets, but not on the number of TCP connections.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -126,7 +126,7 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
         match File::open(format!("/proc/thread-self/net/{protocol}")) {
             Ok(table) => {
                 for ServicePort { port, is_system } in served(BufReader::new(table))? {
-                    // If any of the port's sockets belongs to a system user, the port is protected.
+                    // The port counts as a system user's if any of its sockets belongs to a system user.
                     *ports.entry(port).or_default() |= is_system;
                 }
             }
@@ -135,7 +135,7 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
             Err(error) => return Err(error),
         }
     }
-    // A host without SCTP has no such file. The file may be long, because an endpoint can have thousands of addresses.
+    // A host without SCTP has no such file. The length is limited, because an endpoint can have thousands of addresses.
     let mut endpoints = String::new();
     if let Ok(table) = File::open("/proc/thread-self/net/sctp/eps")
         && table.take(MOST_OF_SCTP).read_to_string(&mut endpoints).is_ok()
@@ -148,8 +148,8 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
 }
 
 /// Returns the TCP and UDP ports that this host's programs need for themselves. For TCP, these are the ports of listening
-/// sockets. For UDP, these are the ports of sockets without a peer that belong to root or system users. Ports that the kernel
-/// assigns to any program are left out.
+/// sockets. For UDP, these are the ports of unconnected sockets of root and system users. Ephemeral ports, which the kernel may
+/// assign to any program, are left out.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -171,7 +171,7 @@ pub fn own_ports() -> io::Result<Vec<Ports>> {
     Ok(ports)
 }
 
-/// The kernel's default for the first port that it gives to a socket without one (`net.ipv4.ip_local_port_range`).
+/// The first ephemeral port by the kernel's default (`net.ipv4.ip_local_port_range`).
 const EPHEMERAL: u16 = 32_768;
 
 /// A port of a service.
@@ -179,11 +179,11 @@ const EPHEMERAL: u16 = 32_768;
 pub struct ServicePort {
     /// The port's number.
     pub port: u16,
-    /// Whether root or a system user has a socket at this port. If not, only ordinary users have one.
+    /// Whether root or a system user has a socket at this port.
     pub is_system: bool,
 }
 
-/// The most bytes that are read of the list of SCTP endpoints.
+/// Maximum number of bytes that are read from the list of SCTP endpoints.
 const MOST_OF_SCTP: u64 = 1024 * 1024;
 
 /// The ports of SCTP endpoints that accept associations. Their sockets have the state of a listening TCP socket
@@ -191,7 +191,7 @@ const MOST_OF_SCTP: u64 = 1024 * 1024;
 fn served_by_sctp(endpoints: &str) -> impl Iterator<Item = ServicePort> + '_ {
     const LISTEN: &str = "10";
     endpoints.lines().skip(1).filter_map(|line| {
-        // ENDPT SOCK STY SST HBKT LPORT UID INODE LADDRS
+        // The columns are ENDPT SOCK STY SST HBKT LPORT UID INODE LADDRS.
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, _, _, state, _, port, user, _, addresses @ ..] = words.as_slice() else { return None };
         let is_loopback = addresses.iter().all(|address| *address == "127.0.0.1" || *address == "::1");
@@ -214,8 +214,8 @@ fn served(table: impl BufRead) -> io::Result<Vec<ServicePort>> {
     Ok(ports)
 }
 
-/// Whether a user is root or a service's user. Its number is then below that of the first ordinary user (`UID_MIN`
-/// of login.defs(5)), or is one of systemd's `DynamicUser`.
+/// Whether a user ID belongs to root or a service: it is below that of the first ordinary user (`UID_MIN` of login.defs(5)), or
+/// in the range of systemd's `DynamicUser`.
 fn is_system_user(user: u32) -> bool {
     const FIRST_PERSON: u32 = 1_000;
     const DYNAMIC: RangeInclusive<u32> = 61_184..=65_519;

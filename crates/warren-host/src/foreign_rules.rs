@@ -1,11 +1,12 @@
-//! Finds policy rules of other programs that lead a tunnel's traffic around the tunnel.
+//! Finds policy rules of other programs by which a tunnel's traffic bypasses the tunnel.
 //!
-//! The kernel looks up rules in order, so a rule in front of Warren's decides first.
+//! The kernel evaluates rules by priority, so a rule with a lower priority value than Warren's takes precedence. In this module,
+//! such a rule is "in front of" Warren's rules.
 //!
-//! Some rules match selected packets, by a mark, a device, a sender's address, a user, a protocol or a port. Somebody
-//! made them for exactly these packets, so they keep their place. Rules that lead to a few networks of their own keep
-//! their place too, such as those of VRFs, Docker, Tailscale and systemd-networkd. A rule that captures everything else
-//! is a bypass.
+//! A rule may stay in front if it matches selected packets (by a mark, a device, a source address, a user, a protocol or a port),
+//! because somebody made it for exactly these packets. It may also stay in front if it leads only to a few networks of its own,
+//! as the rules of VRFs, Docker, Tailscale and systemd-networkd do. Any other rule in front that captures the tunnel's traffic is
+//! a bypass.
 
 mod seen;
 mod tunnel;
@@ -18,8 +19,7 @@ use self::seen::{Action, SeenRoute, SeenRule};
 pub use self::tunnel::Tunnel;
 use crate::{Family, band::Band, netlink::Netlink};
 
-/// A rule of another program that makes a tunnel's traffic bypass the tunnel if it stands in front of the tunnel's
-/// rules.
+/// A rule of another program that makes a tunnel's traffic bypass the tunnel if its priority is in front of the tunnel's rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bypass {
     family: Family,
@@ -37,18 +37,18 @@ enum How {
     Skips(u32),
 }
 
-/// The place for a tunnel's rules.
+/// Where a tunnel's rules should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulePlace {
     /// The band in front of every bypass. `None` if no band is left.
     pub band: Option<Band>,
-    /// The bypasses in front of the tunnel's band, or of the usual one if the tunnel has none yet.
+    /// The bypasses in front of the tunnel's band. If the tunnel has no band yet, those in front of the usual band.
     pub bypasses: Vec<Bypass>,
 }
 
-/// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the band that the
-/// rules are in, or the one that they are meant for. All tunnels of a host share one band, the earliest that any
-/// of them is in. So the search never returns a later band.
+/// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the band that the rules are in or,
+/// if they do not exist yet, the one that is planned for them. All tunnels of a host use the same band, so the search never
+/// returns a later band than any tunnel already uses.
 pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Band) -> io::Result<RulePlace> {
     let mut bypasses = Vec::new();
     let mut taken = Vec::new();
@@ -57,7 +57,7 @@ pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Ba
         let rules: Vec<SeenRule> =
             netlink.rules(family).await?.iter().map(|rule| SeenRule::of(rule, family)).collect();
         for rule in &rules {
-            // The tunnel's own rules must not keep it out of the band that it is in.
+            // The tunnel's own rules do not count as taken, so that it may stay in its band.
             if !rule.is_of(slot) {
                 taken.push(rule.priority);
             }
@@ -69,7 +69,7 @@ pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Ba
         }
         bypasses.extend(bypasses_among(netlink, &rules, family, tunnel).await?);
     }
-    // All tunnels share the earliest band that any of them is in, so later bands do not count.
+    // All tunnels use the earliest band that any of them is in, so later bands do not fit.
     let fits = |wanted: &Band| {
         wanted.first() <= earliest.first()
             && wanted.has_room_for(slot)
@@ -81,8 +81,8 @@ pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Ba
     Ok(RulePlace { band: found, bypasses })
 }
 
-/// Finds the bypasses among `rules`. Reads routes only if there is a rule whose table matters: a host may have a
-/// million routes.
+/// Finds the bypasses among `rules`. Reads routes only if a rule looks up a table that matters, because a host may have a million
+/// routes.
 async fn bypasses_among(
     netlink: &Netlink,
     rules: &[SeenRule],
@@ -112,7 +112,8 @@ async fn bypasses_among(
 }
 
 impl Bypass {
-    /// Whether the rule does not affect the band, because it comes after the band, or jumps no further than the band's start.
+    /// Whether the rule does not affect a tunnel in the band, because it comes after the band, or jumps at most to the band's
+    /// start.
     fn is_behind(&self, band: Band) -> bool {
         match self.how {
             How::Leads(_) => self.priority > band.last(),
@@ -120,7 +121,7 @@ impl Bypass {
         }
     }
 
-    /// Advice for a person.
+    /// Returns advice for the user.
     pub fn remedy(&self) -> String {
         let option = self.family.option();
         format!(

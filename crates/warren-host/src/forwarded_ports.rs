@@ -37,7 +37,7 @@ impl ForwardedPorts {
     }
 }
 
-/// Formats the ports like nft and people do, without the protocol.
+/// Formats the ports without the protocol, as a number or a range `FIRST-LAST`.
 impl fmt::Display for Ports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { first, last, .. } = self;
@@ -45,7 +45,7 @@ impl fmt::Display for Ports {
     }
 }
 
-/// Ports without overlaps, which nft refuses in a set. Sorted by protocol.
+/// Merges overlapping ports, which nft refuses in a set. The result is sorted by protocol.
 pub(crate) fn merged(mut ports: Vec<Ports>) -> Vec<Ports> {
     ports.sort_unstable();
     let mut merged: Vec<Ports> = Vec::new();

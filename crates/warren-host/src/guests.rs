@@ -1,10 +1,10 @@
-//! Networks of containers and virtual machines on this host. Each is reached through a device that was made on this
-//! host and leads to no LAN.
+//! Networks of containers and virtual machines on this host. Each is reached through a virtual device on this host that is not
+//! connected to a LAN.
 //!
-//! A LAN may claim any address, so only devices decide. Most guests' devices are bridges, as Docker, Podman, LXD and
-//! libvirt make them. All ports of such a bridge are `veth`, `netkit` or TAP devices. A single `veth` or `netkit`
-//! device also counts while the default route leads elsewhere. (Inside a container, such a device leads to the network
-//! instead.) No route to the internet may lead through the device, and the network must be private.
+//! Addresses are no criterion, because a LAN may use any address, so the kind of device decides. Most guests' devices are
+//! bridges, as Docker, Podman, LXD and libvirt make them. All ports of such a bridge are `veth`, `netkit` or TAP devices. A
+//! single `veth` or `netkit` device also counts if the default route uses another device. (Inside a container, such a device is
+//! the connection to the network instead.) No route to the internet may lead through the device, and the network must be private.
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::{
@@ -30,7 +30,7 @@ pub(crate) struct SeenLink {
     index: u32,
     name: String,
     kind: Kind,
-    /// The bridge that it is a port of.
+    /// The index of the bridge of which the device is a port.
     bridge: Option<u32>,
     is_up: bool,
 }
@@ -38,14 +38,14 @@ pub(crate) struct SeenLink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Bridge,
-    /// One end of a pair of devices. The other end is usually in a container.
+    /// One end of a pair of virtual devices, whose other end is usually in a container.
     Pair,
     /// A TUN or TAP device; only a TAP device can be a bridge's port.
     Tun,
     Other,
 }
 
-/// A device through which a route leads off this host.
+/// A route by which packets leave this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeenWay {
     device: u32,
@@ -59,11 +59,11 @@ pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[Seen
     let holds_guests = |link: &&SeenLink| {
         let mut ports = links.iter().filter(|port| port.bridge == Some(link.index));
         let is_made_here = match link.kind {
-            // A physical port would make the bridge a part of a LAN. A bridge without ports counts, such as one whose
-            // containers are stopped.
+            // A physical port would make the bridge a part of a LAN. A bridge without ports counts too, because its containers
+            // may be stopped.
             Kind::Bridge => ports.all(|port| matches!(port.kind, Kind::Pair | Kind::Tun)),
-            // Without a default route elsewhere, this host may itself be a container. The device may then be its
-            // way out.
+            // Without a default route through another device, this host may itself be a container, and the device its connection
+            // to the network.
             Kind::Pair => has_default && link.bridge.is_none(),
             Kind::Tun | Kind::Other => false,
         };
@@ -71,7 +71,7 @@ pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[Seen
     };
     let mut networks: Vec<GuestNetwork> = Vec::new();
     for link in links.iter().filter(holds_guests) {
-        // No rule can name a device with another name.
+        // A device whose name is not safe in a firewall rule is skipped.
         let Ok(device) = DeviceName::new(link.name.clone()) else { continue };
         for (_, address) in addresses.iter().filter(|(index, _)| *index == link.index) {
             let network = address.trunc();
@@ -85,7 +85,7 @@ pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[Seen
     networks
 }
 
-/// The names of bridges that were made here for containers or virtual machines and have no other ports.
+/// The names of bridges whose ports all belong to containers or virtual machines.
 pub(crate) fn bridges(links: &[SeenLink]) -> Vec<String> {
     let is_made_here = |bridge: &&SeenLink| {
         let mut ports = links.iter().filter(|port| port.bridge == Some(bridge.index));
@@ -94,7 +94,7 @@ pub(crate) fn bridges(links: &[SeenLink]) -> Vec<String> {
     links.iter().filter(is_made_here).map(|bridge| bridge.name.clone()).collect()
 }
 
-/// Whether a network may be guests'. Link-local networks do not count, because every device has them.
+/// Whether a network may belong to guests. Link-local networks do not count, because every device has one.
 fn is_guests(network: &IpNet) -> bool {
     let is_link_local = match network {
         IpNet::V4(network) => network.addr().is_link_local(),
@@ -131,7 +131,7 @@ impl SeenLink {
         link
     }
 
-    /// Whether guests may be behind the device, judging by the device alone.
+    /// Whether guests may be behind the device, judging only by the kind of device.
     pub(crate) fn may_hold_guests(&self) -> bool {
         matches!(self.kind, Kind::Bridge | Kind::Pair) && self.bridge.is_none()
     }
@@ -155,8 +155,7 @@ impl Kind {
 }
 
 impl SeenWay {
-    /// The devices through which a route leads off this host to more than a private network. Warren's own routes
-    /// don't count.
+    /// The devices of a route that leads further than to a private network. None for Warren's own routes.
     pub(crate) fn of(route: &RouteMessage, destination: IpNet) -> Vec<Self> {
         let is_default = destination.prefix_len() == 0;
         let has_gateway = |attributes: &[RouteAttribute]| {
@@ -201,7 +200,7 @@ mod tests {
             link(4, "virbr0", Kind::Bridge, None),
             link(5, "vnet0", Kind::Tun, Some(4)),
             link(6, "ve-box", Kind::Pair, None),
-            // With a physical port, the bridge is the LAN.
+            // A bridge with a physical port is part of the LAN.
             link(7, "br0", Kind::Bridge, None),
             link(8, "eth1", Kind::Other, Some(7)),
             // Another program's VPN.

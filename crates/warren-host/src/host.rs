@@ -1,4 +1,4 @@
-//! Applying a plan as a unit, and undoing it as a unit.
+//! Applies a plan as a unit, and undoes it as a unit.
 
 mod error;
 mod leaving;
@@ -23,9 +23,9 @@ use crate::{
     verify,
 };
 
-/// The host of the calling thread's network namespace, and the journal of changes made to it.
+/// The host, as the calling thread's network namespace shows it, and the journal of changes to the host.
 ///
-/// A call that is dropped before it has returned may leave steps behind. They are in the journal, so
+/// If the future of a call is dropped before it has completed, some steps may stay in effect. They are in the journal, so
 /// [`Host::undo_all`] and [`recover`] find them.
 #[derive(Debug)]
 pub struct Host {
@@ -34,21 +34,21 @@ pub struct Host {
     owners: BTreeMap<u64, OwnedTable>,
 }
 
-/// A firewall table that an nft process of ours owns, and its rules as last loaded.
+/// A firewall table that an nft process of Warren's owns, and the rules that were loaded last.
 #[derive(Debug)]
 struct OwnedTable {
     owner: nft::Owner,
     ruleset: String,
 }
 
-/// The changes that one plan has made. Hand them to [`Host::undo`].
+/// The changes that one plan has made, to be undone by [`Host::undo`].
 ///
 /// If this is dropped instead, the changes stay in effect until [`Host::undo_all`], or until [`recover`] once
 /// this process has ended.
 #[derive(Debug, Default)]
 #[must_use = "the changes stay in effect until they are handed to Host::undo"]
 pub struct Applied {
-    /// Each step's journal entry, and the step itself unless a later one has taken its place.
+    /// The journal entry of each step, and the step itself unless a later step has replaced it.
     entries: Vec<(u64, Option<Step>)>,
 }
 
@@ -64,10 +64,9 @@ pub struct Repaired {
 /// The result of [`recover`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// The changes that were undone or were gone already, in the order of undoing. Each text is a part of a
-    /// sentence.
+    /// The changes that were undone or were gone already, in the order of undoing. Each is a phrase for use in a message.
     pub undone: Vec<String>,
-    /// Lines of the journal that could not be read and so were not acted on.
+    /// The numbers of journal lines that could not be read, so that their changes were not undone.
     pub damaged_lines: Vec<usize>,
 }
 
@@ -145,21 +144,21 @@ impl Host {
     /// settings back.
     ///
     /// # Errors
-    /// The step that failed and why. Steps that were made and are not undone by then stay in `applied`.
+    /// The step that failed and why. `applied` has the steps that were made and have not been undone.
     pub async fn change(&mut self, applied: &mut Applied, plan: &Plan) -> Result<(), ChangeError> {
         for step in plan.steps.iter().filter(|step| !applied.has(step)).collect::<Vec<_>>() {
             if let Err(cause) = self.make(step, applied).await {
                 return Err(ApplyError { step: step.summary(), cause, left: None }.into());
             }
         }
-        // Steps that do not stand alone, such as settings, stay in the journal until the final undo.
+        // Steps that cannot be undone alone, such as settings, stay in the journal until the whole plan is undone.
         let obsolete = applied.take(|step| step.stands_alone() && !plan.steps.contains(step));
         self.undo_entries(obsolete, &mut Leaving::default()).await?;
         Ok(())
     }
 
-    /// Waits until an nft process that owns one of the applied firewall tables has ended, and the table with it. Without such a
-    /// process, waits for ever.
+    /// Waits until an nft process that owns an applied firewall table has ended. The kernel has then deleted the table. Without
+    /// such a process, waits for ever.
     pub async fn table_lost(&mut self) {
         let ends: Vec<_> = self.owners.values_mut().map(|table| Box::pin(table.owner.ended())).collect();
         if ends.is_empty() {
@@ -168,12 +167,12 @@ impl Host {
         futures_util::future::select_all(ends).await;
     }
 
-    /// Replaces the rules of a firewall table that one of our nft processes owns, in one transaction: no packet meets the table
-    /// half changed or absent. If the definitions of all sets and base chains stay the same, sets keep their content, so clients'
-    /// flows stay counted. The table is undone as before.
+    /// Replaces the rules of a firewall table that one of Warren's nft processes owns, in one transaction, so that no packet
+    /// passes while the table is incomplete. If the definitions of all sets and base chains stay the same, sets keep their
+    /// content, so clients' flows stay counted. The way in which the table is undone does not change.
     ///
     /// # Errors
-    /// If there is no such table, or nft refuses the rules. The old rules then stay in force.
+    /// If there is no such table, or nft refuses the rules. In that case the old rules stay in force.
     pub async fn replace_table(&mut self, table: &str, ruleset: &str) -> Result<(), StepError> {
         let outstanding = self.journal.outstanding();
         let is_its = |entry: &u64| matches!(outstanding.get(entry), Some(Undo::Nftables { family: TableFamily::Inet, table: own }) if own == table);
@@ -181,7 +180,8 @@ impl Host {
         let (_, owned) = owned.ok_or(StepError::Nft(NftError::Gone))?;
         let text = table_text(TableFamily::Inet, table, ruleset, true);
         let emptied = nft::emptied(table, &owned.ruleset, ruleset);
-        // nft changes no definition in place, so one transaction deletes the table and recreates it.
+        // nft cannot change the definition of a set or base chain, so in that case the transaction deletes the table and
+        // recreates it.
         let emptied = emptied.unwrap_or_else(|| format!("delete table inet {table}\n"));
         owned.owner.load(&format!("{emptied}{text}")).await?;
         ruleset.clone_into(&mut owned.ruleset);
@@ -197,7 +197,7 @@ impl Host {
         self.undo_entries(entries, &mut Leaving::default()).await.map(drop)
     }
 
-    /// Undoes everything in the journal, in reverse order.
+    /// Undoes all changes in the journal, in reverse order.
     ///
     /// # Errors
     /// The steps that could not be undone; all others are undone.
@@ -205,8 +205,8 @@ impl Host {
         self.undo_all_with(Vec::new()).await.map(drop)
     }
 
-    /// Undoes everything in the journal, in reverse order. Also deletes these devices of ours, given by index, once no
-    /// rule leads to them. Returns a future that waits for the deletion.
+    /// Undoes all changes in the journal, in reverse order. Also deletes the devices with these indexes, which must be Warren's,
+    /// once no rule leads to them. Returns a future that waits until the devices are deleted.
     ///
     /// # Errors
     /// The steps that could not be undone; all others are undone.
@@ -233,8 +233,8 @@ impl Host {
         first_free_slot(&self.netlink).await.map_err(HostError::Read)
     }
 
-    /// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the band of the
-    /// rules now, or the one that they are meant for.
+    /// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the band that the rules are in
+    /// or, if they do not exist yet, the one that is planned for them.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -242,8 +242,7 @@ impl Host {
         foreign_rules::place(&self.netlink, tunnel, slot, band).await.map_err(HostError::Read)
     }
 
-    /// The networks and devices around an exit whose own device is `tun`. Also finds out for whom this host
-    /// forwards.
+    /// Returns the networks and devices around an exit whose own device is `tun`, and which devices already forward.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -271,16 +270,16 @@ impl Host {
         self.journal.begin(undo).map(drop)
     }
 
-    /// A copy of the journal's lock, for a process that may outlive this one.
+    /// A second descriptor of the journal's lock, for a child process that may outlive this process.
     pub(crate) fn share_lock(&self) -> io::Result<File> {
         self.journal.share_lock()
     }
 
-    /// Makes a step. If `applied` contains an earlier form of the step, replaces it.
+    /// Makes a step, and adds it to `applied`. Replaces an earlier form of the step in `applied`.
     async fn make(&mut self, step: &Step, applied: &mut Applied) -> Result<(), StepError> {
         let replaced = applied.replaced_by(step);
         let Some(undo) = step::prepare(step, &self.netlink, replaced).await? else { return Ok(()) };
-        // If a step is repeated because somebody had undone it, it is still undone only once.
+        // If a step is repeated because somebody had undone it, its existing entry is used, so that it is undone only once.
         let known = self.journal.outstanding().iter().find(|(_, outstanding)| **outstanding == undo);
         let (entry, is_new) = match known.map(|(entry, _)| *entry) {
             Some(entry) => (entry, false),
@@ -303,13 +302,13 @@ impl Host {
                 let ruleset = step.owned_rules().map(|(_, ruleset)| ruleset.to_owned()).unwrap_or_default();
                 self.owners.extend(owner.map(|owner| (entry, OwnedTable { owner, ruleset })));
             }
-            // The entry stays in the journal, so that undoing the plan also undoes whatever part of this step took effect.
+            // The entry stays in the journal, so that undoing the plan also undoes the part of this step that took effect.
             Err(error) if step::may_be_half_made(step) => {
                 applied.add(entry, step);
                 return Err(error);
             }
             Err(error) => {
-                // An entry that was there before belongs to an earlier change.
+                // An entry that existed before belongs to an earlier change, so only a new one is ended.
                 if is_new {
                     self.journal.end(entry)?;
                 }
@@ -337,7 +336,8 @@ impl Host {
         for (entry, step) in entries.into_iter().zip(tables) {
             match made {
                 Err(NftError::Refused(_) | NftError::Missing) => self.journal.end(entry)?,
-                // If nft gave no answer, it may still have made the tables. They are undone with the plan.
+                // If nft gave no answer, it may have made the tables nevertheless, so they count as applied and are undone with
+                // the plan.
                 Ok(()) | Err(NftError::Gone | NftError::Io(_)) => applied.add(entry, step),
             }
         }
@@ -349,7 +349,7 @@ impl Host {
     }
 
     /// Deletes the tables at the beginning of `entries` in one transaction, if there are at least two. Skips tables that one of
-    /// our nft processes owns. Returns the deleted tables: none if one of them was already gone.
+    /// Warren's nft processes owns. Returns the deleted tables: none if one of them was already gone.
     async fn delete_together(&mut self, entries: &[u64]) -> io::Result<Vec<String>> {
         let mut text = String::new();
         let mut tables = Vec::new();
@@ -365,12 +365,12 @@ impl Host {
         tables.into_iter().map(|(entry, undone)| self.journal.end(entry).map(|()| undone)).collect()
     }
 
-    /// Replaces `entry` with one that says that the setting's companions were put back. If a companion is on after
-    /// that, somebody else has turned it on.
+    /// Replaces `entry` with one that records that the setting's companions were put back. If a companion is on later, somebody
+    /// else has turned it on. Returns the new entry's number.
     fn note_put_back(&mut self, step: &Step, undo: &Undo, entry: u64) -> io::Result<u64> {
         let Some(undo) = undo.with_companions_put_back(step) else { return Ok(entry) };
-        // The new entry is written before the old one ends. After a kill in between, undoing both does no harm: the second undo
-        // finds the setting changed and leaves it.
+        // The new entry is written before the old one ends. If the process is killed in between, undoing both does no harm,
+        // because the second undo finds that the setting no longer has Warren's value.
         let known = self.journal.outstanding().iter().find(|(_, outstanding)| **outstanding == undo);
         let noted = match known.map(|(entry, _)| *entry) {
             Some(entry) => entry,
@@ -393,7 +393,7 @@ impl Host {
         // instance, depends on its device's address.
         entries.reverse();
         for (place, entry) in entries.iter().enumerate() {
-            // Tables that are deleted together are no longer in the journal, so their entries are skipped below.
+            // The loop skips the entries of tables that `delete_together` has deleted, because they are no longer in the journal.
             match self.delete_together(entries.get(place..).unwrap_or_default()).await {
                 Ok(mut deleted) => undone.append(&mut deleted),
                 Err(error) => left.push(("firewall tables".to_owned(), error.into())),
@@ -422,7 +422,7 @@ impl Applied {
         self.steps().any(|applied| applied == step)
     }
 
-    /// Whether an applied step occupies the same place as `step`.
+    /// Whether `step` replaces an applied step, because the kernel holds only one of the two.
     fn replaced_by(&self, step: &Step) -> bool {
         self.steps().any(|applied| applied.is_replaced_by(step))
     }
@@ -436,15 +436,15 @@ impl Applied {
         self.entries.push((entry, Some(step.clone())));
     }
 
-    /// Forgets the steps that `step` has replaced with `entry`. Returns the entries that have nothing left to undo.
+    /// Removes the steps that `step`, whose entry is `entry`, has replaced. Returns the entries for which nothing is left to
+    /// undo.
     fn replace(&mut self, step: &Step, entry: u64) -> Vec<u64> {
         let mut gone = Vec::new();
         for (other, applied) in &mut self.entries {
             if *other == entry || !applied.as_ref().is_some_and(|applied| applied.is_replaced_by(step)) {
                 continue;
             }
-            // The entry of a device or setting stays, because only the first entry knows the value from before the
-            // plan.
+            // The entry of a device or setting stays, because only its first entry contains the value from before the plan.
             let undone = applied.take().is_some_and(|applied| applied.stands_alone());
             gone.extend(undone.then_some(*other));
         }
@@ -472,7 +472,7 @@ pub async fn free_slot() -> Result<Option<u8>, HostError> {
     first_free_slot(&netlink).await.map_err(HostError::Read)
 }
 
-/// Finds the place for the rules of the tunnel in `slot`. Opens no journal.
+/// Like [`Host::place`] for a tunnel without rules, but without a journal.
 ///
 /// # Errors
 /// If the kernel's state cannot be read.
@@ -495,7 +495,7 @@ pub async fn surroundings(tun: &DeviceName) -> Result<Surroundings, HostError> {
 
 async fn first_free_slot(netlink: &Netlink) -> io::Result<Option<u8>> {
     for slot in 0..=u8::MAX {
-        // A tunnel's rules may be in another band. They are found by the table that they look up.
+        // If a tunnel's rules are in another band, the search for the table finds them.
         let (priorities, table) = (Band::USUAL.priorities(slot), client_plan::table(slot));
         let is_used = netlink.is_used(Family::Ipv4, priorities, table).await?
             || netlink.is_used(Family::Ipv6, priorities, table).await?;
@@ -506,7 +506,8 @@ async fn first_free_slot(netlink: &Netlink) -> io::Result<Option<u8>> {
     Ok(None)
 }
 
-/// Opens a journal, even if it lists changes of a killed process. No change outlives the boot.
+/// Opens a journal, even if it lists changes of a killed process. Discards the changes of another boot, because none of them is
+/// in effect any more.
 pub(crate) fn open_journal(path: &Path) -> Result<Journal, HostError> {
     let failed = |source| HostError::Journal { path: path.to_owned(), source };
     let mut journal = Journal::open(path).map_err(failed)?.ok_or_else(|| HostError::Busy(path.to_owned()))?;
@@ -531,8 +532,8 @@ pub async fn recover(journal: impl AsRef<Path>) -> Result<Recovered, HostError> 
     undo_journal(journal.as_ref(), false).await
 }
 
-/// Like [`recover`]. Afterwards, deletes each of the journal's tables once more: a process that still saw the table in
-/// the journal may have recreated it.
+/// Like [`recover`], but afterwards deletes each of the journal's tables once more, because a process that read the journal
+/// before may have recreated a table.
 pub(crate) async fn recover_and_look_again(journal: &Path) -> Result<Recovered, HostError> {
     undo_journal(journal, true).await
 }
@@ -549,9 +550,9 @@ async fn undo_journal(path: &Path, looks_again: bool) -> Result<Recovered, HostE
     let tables: Vec<Undo> = host.journal.outstanding().values().filter(is_table).cloned().collect();
     let entries = host.journal.outstanding().keys().copied().collect();
     let undone = host.undo_entries(entries, &mut Leaving::default()).await?;
-    // Damaged lines are reported this once. If they stayed, the file would never be removed.
+    // Damaged lines are reported only once. If they stayed in the journal, the file would never be removed.
     host.journal.clear().map_err(|source| HostError::Journal { path: path.to_owned(), source })?;
-    // The journal is still locked, so these tables cannot be another daemon's.
+    // The journal is still locked, so these tables cannot belong to another daemon.
     for table in tables.iter().filter(|_| looks_again) {
         let failed = |error| UndoError { left: vec![(table.to_string(), error)] };
         table.run(&host.netlink, None).await.map_err(failed)?;

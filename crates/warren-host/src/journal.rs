@@ -1,12 +1,12 @@
-//! The journal: the changes made to the host and how to undo each, on disk before the change is made.
+//! The journal of changes to the host. How to undo a change is written to the journal before the change is made.
 //!
-//! The file has one JSON object per line. The first names the boot and the network namespace that the journal is about.
-//! Each step has a line that is written before the step is made, and another once the step is undone. If the last line
-//! has no newline, the daemon was killed while it wrote that line, so the line's step was never made. The file is
-//! locked while it is open, and removed once nothing is left in it.
+//! The file has one JSON object per line. The first line contains the boot and the network namespace of the changes. Each step
+//! has a line that is written before the step is made, and another once the step is undone. If the last line has no newline, the
+//! daemon was killed while it wrote that line, so the line's step was never made. The file is locked while it is open, and
+//! removed when it has no entries left.
 //!
-//! Data that the kernel has accepted outlives this process, however the process ends. So no write waits for the disk.
-//! A plan's changes end with the boot, so the journal is of no use after it.
+//! The journal is not synced to the disk. Data that the kernel has accepted survives the end of this process, and after a power
+//! cut the journal is not needed, because the changes end with the boot.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{lock_file::open_lock_file, plain_file::read_plain, undo::Undo};
 
-/// The most bytes that are read. A journal of many steps has some ten thousand.
+/// Maximum size of a journal in bytes. A journal of many steps has about ten thousand.
 const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// An open, locked journal.
@@ -51,19 +51,19 @@ impl Journal {
         let mut text = Vec::new();
         (&mut file).take(MOST_BYTES).read_to_end(&mut text)?;
         let contents = Contents::read(&text);
-        // The number of an ended entry may be used again, because the file is read in order.
+        // Numbers of ended entries may be reused, because the file is read in order.
         let next = contents.outstanding.last_key_value().map_or(0, |(entry, _)| entry + 1);
         let mut journal = Self { path: path.to_owned(), file, contents, next };
         journal.drop_torn_line(&text)?;
         Ok(Some(journal))
     }
 
-    /// Another handle of the file. The lock stays until both are closed.
+    /// A second descriptor of the file. The lock is held until both are closed.
     pub(crate) fn share_lock(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// Empties a journal of another boot, whose changes are all gone.
+    /// Empties a journal of another boot, because none of its changes is in effect any more.
     pub(crate) fn forget_other_boots(&mut self) -> io::Result<()> {
         let here = Place::here()?;
         if self.place().is_some_and(|place| place.boot != here.boot) {
@@ -104,7 +104,7 @@ impl Journal {
     /// Records that a step was undone, or was never made.
     pub(crate) fn end(&mut self, entry: u64) -> io::Result<()> {
         self.contents.outstanding.remove(&entry);
-        // Starting again keeps the file short, even if the daemon runs for a long time.
+        // The file is emptied when no entries are left, so it stays short even if the daemon runs for a long time.
         if self.contents.outstanding.is_empty() {
             return self.clear();
         }
@@ -115,7 +115,7 @@ impl Journal {
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         self.contents = Contents::default();
         self.file.set_len(0)?;
-        // The file is not open for appending, so its position must move too.
+        // The file is not open in append mode, so the write position must be reset too.
         self.file.seek(SeekFrom::Start(0)).map(drop)
     }
 
@@ -127,7 +127,7 @@ impl Journal {
 
     /// Cuts off an unfinished last line, so that the next entry starts on a new line.
     fn drop_torn_line(&mut self, text: &[u8]) -> io::Result<()> {
-        // Each record is one line, so a line without its end was never acted on.
+        // A step is made only after its whole line was written, so an unfinished line can be removed.
         let torn = text.iter().rev().take_while(|byte| **byte != b'\n').count();
         let whole = u64::try_from(text.len() - torn).map_err(io::Error::other)?;
         self.file.set_len(whole)?;
@@ -139,8 +139,8 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         if self.contents == Contents::default() {
-            // The lock is still held, so the file cannot be another process's journal. If removing fails, the file is empty and
-            // harmless.
+            // The lock is still held, so no other process can use the file as its journal. If removing fails, an empty file
+            // stays, which does no harm.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -148,8 +148,8 @@ impl Drop for Journal {
 
 /// Opens and locks the file at `path`. `None` if another process keeps it locked.
 ///
-/// Tries several times, because the file may be locked or missing only for a moment. A process shares its open files
-/// with its newest child, which may outlive the process briefly. The last user of the file removes the file.
+/// Tries several times, because the file may be locked or removed only for a moment: a child process that outlives its parent
+/// briefly still holds the lock, and the last user of the file removes it.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
@@ -173,8 +173,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
 }
 
 impl Place {
-    /// Reads which boot and network namespace the journal at `path` is about, even if a process has it open. `None` if it
-    /// lists no changes.
+    /// Reads the boot and network namespace of the journal at `path`, even if a process has it open. `None` if it lists no
+    /// changes.
     pub(crate) fn of_file(path: &Path) -> io::Result<Option<Self>> {
         match read_plain(path, MOST_BYTES) {
             Ok(text) => {
@@ -215,7 +215,7 @@ impl Contents {
     fn read(text: &[u8]) -> Self {
         let mut contents = Self::default();
         for (number, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
-            // Only the last line can lack its end. It does not count, as the head of this file says.
+            // An unfinished last line is ignored, because its step was never made.
             let Some(line) = line.strip_suffix(b"\n") else { break };
             match serde_json::from_slice(line) {
                 Ok(Record::Place(place)) => contents.place = Some(place),
@@ -232,7 +232,7 @@ impl Contents {
     }
 }
 
-/// ATTEMPTS times PAUSE, one second, is enough time for a killed process's children to end on a busy machine.
+/// All attempts together last one second ([`PAUSE`] each), in which a killed process's children end even on a busy machine.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -1,8 +1,8 @@
 //! The kill switch: an nftables table that lets out only tunnels and their carriers.
 //!
-//! The table belongs to no process. It stays until [`open`], however the daemon that closed it ended. A journal of its
-//! own lists the table, so that undoing other changes leaves it alone. The table in `docs/kill-switch.md` says which
-//! packets it lets out in each state of the client.
+//! No process owns the table. It stays until [`open`], no matter how the daemon that closed the kill switch has ended. The kill
+//! switch has its own journal, so that undoing other changes does not remove the table. The table in `docs/kill-switch.md` says
+//! which packets it lets out in each state of the client.
 //!
 //! Another program can still delete the table, as `nft flush ruleset` does. [`look`] detects that, and [`close_again`]
 //! recreates the table from the record beside the journal.
@@ -29,9 +29,9 @@ use crate::{
     undo::Undo,
 };
 
-/// A closed kill switch, held by the daemon that closed it or found it closed.
+/// A closed kill switch, held by the daemon that has closed it or taken it over.
 ///
-/// Dropping this leaves it closed.
+/// Dropping this leaves the kill switch closed.
 #[derive(Debug)]
 pub struct KillSwitch {
     path: PathBuf,
@@ -93,8 +93,8 @@ impl KillSwitch {
         let mut table = table_name(name);
         let mut journal = open_journal(path)?;
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
-        // The table is listed before it is made. So if this process is killed in between, the kill switch counts
-        // as closed.
+        // The table is recorded in the journal before it is created. So if this process is killed in between, the kill switch
+        // counts as closed.
         let new = match is_in(&journal, &table) {
             true => None,
             false => Some(journal.begin(undo(&table)).map_err(failed)?),
@@ -167,7 +167,7 @@ impl KillSwitch {
         self.make(rules).await
     }
 
-    /// Whether the kernel's table is still as it was made.
+    /// Whether the kernel's table is unchanged since it was created.
     ///
     /// # Errors
     /// If nft fails.
@@ -176,7 +176,7 @@ impl KillSwitch {
         Ok(listing.is_some() && listing == self.record.listing)
     }
 
-    /// Recreates the table if it was changed or deleted. Returns whether it was.
+    /// Recreates the table if it was changed or deleted. Returns whether the table had to be recreated.
     ///
     /// # Errors
     /// If nft fails or the record cannot be written.
@@ -200,8 +200,8 @@ impl KillSwitch {
     }
 }
 
-/// Compares the kernel's table with the record, if the kill switch of the profile `name` with the journal at `journal`
-/// is closed. While a process makes the table, the result may be `Changed` for a moment.
+/// If the kill switch of the profile `name`, whose journal is at `journal`, is closed, compares the kernel's table with the
+/// record. While a process makes the table, the result may be `Changed` for a moment.
 ///
 /// # Errors
 /// If the journal or its record cannot be read, the journal is about another network namespace, or nft fails.
@@ -214,7 +214,7 @@ pub async fn look(journal: impl AsRef<Path>, name: &str) -> Result<Standing, Kil
         Some(place) if place.boot == here.boot => {
             return Err(HostError::OtherNamespace(path.to_owned()).into());
         }
-        // A table of another boot has ended with that boot.
+        // A journal of another boot does not count, because the table has ended with that boot.
         _ => return Ok(Standing::Open),
     }
     let record = Record::read(path).map_err(failed)?;
@@ -226,8 +226,8 @@ pub async fn look(journal: impl AsRef<Path>, name: &str) -> Result<Standing, Kil
     })
 }
 
-/// Closes a kill switch again if somebody has changed or deleted its table and no running process holds its journal. A
-/// kill switch that was opened stays open. Returns whether there was anything to do.
+/// Recreates the table of a closed kill switch if somebody has changed or deleted it and no running process holds its journal. A
+/// kill switch that was opened stays open. Returns whether the table was recreated.
 ///
 /// # Errors
 /// As [`KillSwitch::take_over`] and [`KillSwitch::repair`].
@@ -238,8 +238,8 @@ pub async fn close_again(journal: impl AsRef<Path>, name: &str) -> Result<bool, 
     }
 }
 
-/// Makes the table of a closed kill switch again although another process, such as a hung daemon, holds its journal. That process
-/// still holds the journal afterwards. Returns whether the table was made.
+/// Recreates the table of a closed kill switch although another process, such as a hung daemon, holds its journal, and keeps
+/// holding it. Returns whether the table was recreated.
 ///
 /// # Errors
 /// As [`look`].
@@ -248,41 +248,41 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
     let failed = |source| HostError::Journal { path: path.to_owned(), source };
     let standing = look(path, name).await?;
     let Some(record) = Record::read(path).map_err(failed)? else { return Ok(false) };
-    // While the other process makes the table, the record has no listing, so the table only seems to be changed.
+    // While the other process is just creating the table, the record has no listing. Then `Changed` does not mean that somebody
+    // has changed it.
     let is_lost = standing == Standing::Gone || (standing == Standing::Changed && record.listing.is_some());
     if !is_lost {
         return Ok(false);
     }
     let table = table_name(name);
     let text = table_text(FAMILY, &table, &ruleset::ruleset(&record.rules), false);
-    // The other process has the journal's lock, so this one has no lock to pass on.
+    // nft gets a descriptor of /dev/null instead of the journal's lock, because the other process holds the lock.
     nft::replace(FAMILY, &table, &text, File::open("/dev/null").map_err(failed)?).await?;
     if is_closed(path).map_err(failed)? {
-        // If a process opens the kill switch at this moment, it deletes this table too, because it checks once more
-        // after emptying the journal.
+        // If another process opens the kill switch at this moment, it also deletes this table, because it deletes the table once
+        // more after emptying the journal.
         return Ok(true);
     }
-    // Somebody has opened the kill switch meanwhile. No other process would delete the new table, so it is
-    // deleted here.
+    // Somebody has opened the kill switch meanwhile. This process must delete the new table, because no other process would.
     nft::delete(FAMILY, &table).await?;
     Ok(false)
 }
 
-/// Opens the kill switch whose journal is at `journal`, if it is closed. Returns whether it was.
+/// Opens the kill switch whose journal is at `journal`, if it is closed. Returns whether it was closed.
 ///
 /// # Errors
 /// If a daemon keeps it closed, the journal is about another network namespace, or nft fails.
 pub async fn open(journal: impl AsRef<Path>) -> Result<bool, HostError> {
     let journal = journal.as_ref();
     let was_closed = !recover_and_look_again(journal).await?.undone.is_empty();
-    // If the journal is there again, somebody is closing the kill switch again and needs the record.
+    // If the journal exists again, another process is closing the kill switch again and needs the record.
     if !journal.exists() {
         Record::remove(journal);
     }
     Ok(was_closed)
 }
 
-/// Whether the kill switch whose journal is at `journal` lets a portal out, or is open.
+/// Whether a portal can send packets: the kill switch whose journal is at `journal` allows portals, or is open.
 ///
 /// # Errors
 /// If the journal or its record cannot be read.
@@ -308,8 +308,8 @@ const FAMILY: TableFamily = TableFamily::Inet;
 
 pub use crate::table_names::kill_switch_table as table_name;
 
-/// Makes a table that should not exist yet. The end of an nft that replaces a table waits until the kernel has freed the old one.
-/// Here, that wait is not needed.
+/// Creates a table that should not exist yet. This is faster than replacing a table, for which nft waits until the kernel has
+/// freed the old one.
 async fn make_first(
     path: &Path,
     table: &str,
@@ -324,14 +324,14 @@ async fn make_first(
         table_text(FAMILY, table, &ruleset::ruleset(rules), false)
     );
     match nft::load(&text, journal.share_lock().map_err(failed)?).await {
-        // nft may have refused because the table exists nevertheless. Then it can be replaced.
+        // nft may have refused because the table exists nevertheless. In that case it is replaced.
         Err(NftError::Refused(_)) => return make(path, table, rules.clone(), journal).await,
         loaded => loaded?,
     }
     listed(path, table, record).await
 }
 
-/// Makes the table. Writes the record before, and again afterwards with the table's listing.
+/// Creates or replaces the table. Writes the record before, and again afterwards with the table's listing.
 async fn make(
     path: &Path,
     table: &str,
@@ -346,10 +346,10 @@ async fn make(
     listed(path, table, record).await
 }
 
-/// Completes the record with the listing of the table that was just made.
+/// Adds the listing of the table that was just created to the record, and writes it.
 async fn listed(path: &Path, table: &str, mut record: Record) -> Result<Record, KillSwitchError> {
     let failed = |source| HostError::Journal { path: path.to_owned(), source };
-    // If somebody deletes the table this fast, the next check finds out.
+    // The listing is `None` if somebody has already deleted the table. The next check notices this.
     record.listing = nft::listing(FAMILY, table).await?;
     record.write(path).map_err(failed)?;
     Ok(record)

@@ -1,12 +1,12 @@
 //! The host's addresses, routes, rules, sysctls and firewall as one plan that is applied, checked and undone.
 //!
-//! [`client_plan::client`] or [`exit_plan::exit`] computes a [`Plan`] as data, from the facts that the caller passes
-//! and nothing else. A dry run prints its `Display`. A [`Host`] applies the plan step by step and writes each step to
-//! a journal before making it. If a step fails, the earlier steps are undone in reverse order. [`Host::undo`] does the
-//! same later, and [`recover`] does it after a daemon was killed.
+//! [`client_plan::client`] or [`exit_plan::exit`] computes a [`Plan`] as data, only from the facts that the caller passes. A dry
+//! run prints its `Display`. A [`Host`] applies the plan step by step and writes each step to a journal before making it. If a
+//! step fails, the earlier steps are undone in reverse order. [`Host::undo`] does the same later, and [`recover`] does it after a
+//! daemon was killed.
 //!
-//! Warren never changes anything that it did not make. Its routes and rules carry [`PROTOCOL`], its firewall tables
-//! are its own, and a sysctl is put back only if it still holds Warren's value.
+//! Warren never changes an object that it did not make. Its routes and rules carry [`PROTOCOL`], its firewall tables are its own,
+//! and a sysctl is put back only if it still holds Warren's value.
 #![forbid(unsafe_code)]
 
 mod band;
@@ -84,11 +84,12 @@ pub use verify::Missing;
 /// The protocol number on every route and rule that Warren makes (`ip route show table all proto 87`).
 pub const PROTOCOL: u8 = 0x57;
 
-/// The firewall mark on every carrier socket. It keeps the carrier out of every Warren tunnel on the host.
+/// The firewall mark of every carrier socket. By this mark, carrier packets bypass all Warren tunnels on the host.
 pub const CARRIER_MARK: u32 = 0x5761;
 
-/// The bit that sets connection marks of carriers apart from marks of connections that came from outside.
+/// The bit by which connection marks of carriers differ from those of connections that came from outside.
 const CARRIER_BIT: u32 = 0x1_0000;
 
-/// The device group of every client's TUN device (`ip link show group 22369`). Firewall rules match all of them by it.
+/// The device group of every client's TUN device (`ip link show group 22369`). By the group, a firewall rule can match all of
+/// them.
 pub const DEVICE_GROUP: u32 = 0x5761;

@@ -16,9 +16,8 @@ pub(crate) struct Listener {
     pub(crate) user: u32,
 }
 
-/// Every listener of this host. The kernel's socket diagnosis lists them in a fraction of a millisecond. On hosts
-/// without it, this reads `/proc/net`. The kernel then walks all buckets of its table of connections, whose size
-/// depends on the host's memory.
+/// Every listener of this host. They are listed by socket diagnosis (sock_diag(7)), which takes a fraction of a millisecond. On a
+/// kernel without it, this reads `/proc/net`, which is slower, because the kernel then walks its whole table of connections.
 ///
 /// # Errors
 /// If neither can be read.
@@ -62,7 +61,8 @@ fn parse(table: impl BufRead) -> io::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for line in table.lines().skip(1) {
         let Some((state, listener)) = socket(&line?) else { continue };
-        // After the listeners come only connections, perhaps a million of them.
+        // The listeners come first. The rest of the table are connections, of which there may be a million, so reading stops
+        // here.
         if state != TCP_LISTEN {
             break;
         }
@@ -71,7 +71,7 @@ fn parse(table: impl BufRead) -> io::Result<Vec<Listener>> {
     Ok(listeners)
 }
 
-/// A socket's state, address and user in a line of one of proc(5)'s tables.
+/// Parses a socket's state, address and user in a line of one of proc(5)'s tables.
 pub(crate) fn socket(line: &str) -> Option<(u8, Listener)> {
     let columns: Vec<&str> = line.split_whitespace().collect();
     let [_, own, _, state, _, _, _, user, ..] = columns.as_slice() else { return None };
@@ -135,7 +135,7 @@ mod tests {
         ip(&["netns", "add", &namespace.0]);
         ip(&["-n", &namespace.0, "link", "set", "lo", "up"]);
         let entered = File::open(format!("/run/netns/{}", namespace.0)).unwrap();
-        // The test runs on a thread of its own, because the test harness uses its threads again.
+        // The test changes the namespace of a thread of its own, because the test harness reuses its threads.
         let test = thread::spawn(move || {
             move_into_link_name_space(entered.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
             assert_eq!((asked().unwrap(), listed().unwrap()), (Some(Vec::new()), Vec::new()));

@@ -1,4 +1,4 @@
-//! Lock files in directories that may belong to another user: root's commands look into the exit's directory.
+//! Lock files in directories that may belong to another user. For example, root's commands use the exit's directory.
 
 use std::{
     fs::{File, OpenOptions},
@@ -11,19 +11,19 @@ use rustix::fs::OFlags;
 
 use crate::plain_file::{check, told};
 
-/// How often this tries to open a file that keeps appearing and disappearing.
+/// Maximum number of attempts to open a file that another process creates and removes all the time.
 const ATTEMPTS: u32 = 16;
 
 /// Opens a file to read and write. A missing file is created, readable by its owner alone.
 ///
 /// # Errors
-/// If opening fails. A symbolic link, a FIFO and another user's hard link are refused: the directory's owner could
-/// otherwise make root create, empty or give away any file.
+/// If opening fails. A symbolic link, a FIFO and a hard link to another user's file are refused, because the directory's owner
+/// could otherwise make root create, truncate or give away any file.
 pub fn open_lock_file(path: &Path) -> io::Result<File> {
     make_lock_file(path).map(|(file, _)| file)
 }
 
-/// As [`open_lock_file`]. Also says whether this call created the file, so that its owner may be changed.
+/// Like [`open_lock_file`]. Also returns whether this call has created the file, so that the caller may change its owner.
 ///
 /// # Errors
 /// As [`open_lock_file`].

@@ -45,7 +45,7 @@ pub(crate) struct Link {
     pub(crate) index: u32,
     pub(crate) mtu: u32,
     pub(crate) is_up: bool,
-    /// How the kernel makes the device's link-local address (`addr_gen_mode`). `None` without IPv6.
+    /// How the kernel generates the device's link-local address (`addr_gen_mode`). `None` without IPv6.
     pub(crate) address_generation: Option<u8>,
     pub(crate) group: u32,
 }
@@ -60,9 +60,9 @@ pub(crate) struct LinkChange {
 }
 
 impl Netlink {
-    /// Opens the socket. The socket's task belongs to the returned value. Call this within a tokio runtime.
+    /// Opens the socket. The returned value owns the task that serves the socket. Call this within a tokio runtime.
     pub(crate) fn open() -> io::Result<Self> {
-        // The socket is in no multicast group, so it gets only answers.
+        // The socket is in no multicast group, so it receives no unsolicited messages.
         let (connection, handle, _unsolicited) = rtnetlink::new_connection()?;
         Ok(Self { handle, connection: tokio::spawn(connection) })
     }
@@ -71,7 +71,7 @@ impl Netlink {
     pub(crate) async fn link(&self, name: &DeviceName) -> io::Result<Option<Link>> {
         let request = self.look_at_links().match_name(name.as_str()).execute();
         let message = match first(request).await {
-            // The kernel's answer for a missing device.
+            // The kernel answers with this error if the device does not exist.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
                 return Ok(None);
             }
@@ -97,7 +97,7 @@ impl Netlink {
         Ok(Some(link))
     }
 
-    /// Asks for devices without their counters, which are most of the kernel's answer.
+    /// Requests devices without their counters, which would be most of the kernel's answer.
     fn look_at_links(&self) -> LinkGetRequest {
         self.handle.link().get().set_filter_mask(AddressFamily::Unspec, vec![LinkExtentMask::SkipStats])
     }
@@ -141,7 +141,7 @@ impl Netlink {
         let addresses = self.handle.address().get().set_link_index_filter(index).execute();
         let addresses: Vec<AddressMessage> = addresses.try_collect().await.map_err(errno)?;
         Ok(addresses.iter().any(|message| {
-            // IFA_LOCAL is this host's end where both are given.
+            // If the message has both IFA_LOCAL and IFA_ADDRESS, IFA_LOCAL is this host's address.
             let own =
                 |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
             let local = own(local_address).or_else(|| own(peer_address));
@@ -238,8 +238,8 @@ impl Netlink {
         Ok(links.iter().filter(is_outside).map(of).collect())
     }
 
-    /// The networks and devices around an exit whose own device is `tun`. Routes are processed as they arrive: a
-    /// router may have a million.
+    /// The networks and devices around an exit whose own device is `tun`. Routes are processed one by one as they arrive, because
+    /// a router may have a million.
     pub(crate) async fn observe(&self, tun: &DeviceName) -> io::Result<Observer> {
         let links = self.links().await?;
         let mut observer = Observer::new(&links, tun);
@@ -286,7 +286,7 @@ impl Netlink {
     pub(crate) async fn add_address(&self, index: u32, address: IpNet) -> io::Result<()> {
         let mut request = self.handle.address().add(index, address.addr(), address.prefix_len());
         *request.message_mut() = address_message(index, address);
-        // Only this host can have the address, so duplicate address detection is not needed.
+        // Duplicate address detection is turned off, because no other host can have the address.
         if matches!(address, IpNet::V6(_)) {
             request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
@@ -363,13 +363,13 @@ impl Netlink {
 
 impl Drop for Netlink {
     fn drop(&mut self) {
-        // Dropping a JoinHandle leaves its task running.
+        // The task must be aborted, because dropping a JoinHandle does not end its task.
         self.connection.abort();
     }
 }
 
-/// Whether a route is the kernel's cached exception for one destination, such as a path MTU. Anybody can cause such an exception
-/// with an ICMP error.
+/// Whether a route is the kernel's cached exception for one destination, such as a path MTU. Such an entry is no configured
+/// route: anybody can cause it with an ICMP error.
 fn is_cached(route: &RouteMessage) -> bool {
     route.header.flags.contains(RouteFlags::Cloned)
 }

@@ -1,5 +1,4 @@
-//! Single, blocking requests over netlink, to subsystems that rtnetlink does not cover, such as socket diagnosis and
-//! connection tracking.
+//! Single, blocking netlink requests to subsystems outside of rtnetlink, such as socket diagnosis and connection tracking.
 
 use std::io;
 
@@ -32,7 +31,7 @@ pub(crate) fn ask(
     request.extend(length.to_ne_bytes());
     request.extend(kind.to_ne_bytes());
     request.extend((NLM_F_REQUEST | flags).to_ne_bytes());
-    // The sequence number and the port. A socket with one request needs neither.
+    // Sequence number and port are 0, because the socket sends only one request.
     request.extend([0; 8]);
     request.extend(body);
     sendto(&socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
@@ -48,12 +47,12 @@ impl Asked {
         let mut buffer = [0; 4096];
         let length = recv(&self.0, &mut buffer[..], RecvFlags::empty())?.0;
         let answer = Messages(buffer.get(..length).unwrap_or_default()).next();
-        // An acknowledgement is an error message with the error 0.
+        // An acknowledgement is an error message with error code 0.
         Ok(matches!(answer, Some((NLMSG_ERROR, [0, 0, 0, 0, ..]))))
     }
 
-    /// Applies `parse` to the message that answers a request for one object. `None` if there is no such object, or the kernel lacks
-    /// its kind.
+    /// Applies `parse` to the message that answers a request for one object. `None` if there is no such object, or the kernel
+    /// does not support this kind of object.
     ///
     /// # Errors
     /// If there is no answer.

@@ -12,7 +12,7 @@ use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
 use crate::PROTOCOL;
 
-/// Changes come in bursts; a pause of this length ends a burst.
+/// Changes come in bursts. A burst is over after a pause of this length.
 const QUIET: Duration = Duration::from_millis(30);
 
 /// During a longer burst, changes are reported at this interval.
@@ -38,7 +38,7 @@ impl NetworkWatch {
             MulticastGroup::Ipv4Route,
             MulticastGroup::Ipv6Route,
         ])?;
-        // One pending notification stands for any number of changes.
+        // A channel of length 1 is enough, because one pending notification stands for any number of changes.
         let (sender, changes) = mpsc::channel(1);
         let read = tokio::spawn(async move {
             while let Some((message, _)) = messages.next().await {
@@ -46,7 +46,7 @@ impl NetworkWatch {
                     continue;
                 }
                 let burst = async { while let Ok(Some(_)) = timeout(QUIET, messages.next()).await {} };
-                // Changes of a longer burst count as the next change.
+                // If the burst is longer, its further changes are reported as another change.
                 let _ = timeout(LONGEST_BURST, burst).await;
                 // If the channel is full, a notification is already waiting, and it stands for this change too.
                 let _ = sender.try_send(());
@@ -65,13 +65,13 @@ impl NetworkWatch {
 
 impl Drop for NetworkWatch {
     fn drop(&mut self) {
-        // Dropping a JoinHandle leaves its task running.
+        // The task must be aborted, because dropping a JoinHandle does not end its task.
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
-/// Whether a message may mean that another route now leads to the exit. Warren's own routes never do that. An
-/// unreadable message counts, because it means that others were lost.
+/// Whether a message may mean that the route to the exit has changed. Messages about Warren's own routes cannot. A message
+/// without content counts, because it means that other messages were lost.
 fn is_news(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     let NetlinkPayload::InnerMessage(change) = &message.payload else { return true };
     let (RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route)) = change else {

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-/// A device through which this host may reach others without a tunnel.
+/// A device other than the loopback device and Warren's tunnels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutsideLink {
     /// The device.
     pub name: String,
-    /// Whether the device is up and has a carrier: a cable, a Wi-Fi network.
+    /// Whether the device is up and has a carrier, for example a connected cable or Wi-Fi network.
     pub has_carrier: bool,
     /// The host's addresses, without the link-local ones.
     pub addresses: Vec<IpAddr>,

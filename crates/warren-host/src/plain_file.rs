@@ -1,6 +1,6 @@
-//! Reading files in directories that may belong to another user: root's commands look into the exit's directory.
-//! Without checks, the directory's owner could make root read, change or give away any file through a symbolic or hard
-//! link, or hang on a FIFO.
+//! Reads files in directories that may belong to another user. For example, root's commands use the exit's directory. Without
+//! checks, the directory's owner could use a symbolic or hard link to make root read, change or give away any file, or a FIFO to
+//! make root hang.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -11,7 +11,7 @@ use std::{
 
 use rustix::{fs::OFlags, io::Errno, process::geteuid};
 
-/// Opens a file to read. This never blocks, whatever kind of file it is.
+/// Opens a file to read. This never blocks, even if the file is a FIFO or a device.
 ///
 /// # Errors
 /// If opening fails, the file is not a regular file, or it is a symbolic link in a directory of a user other than root
@@ -46,7 +46,7 @@ fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 /// As [`open_plain`], and if the file is longer.
 pub fn read_plain(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // One more byte distinguishes a file that is too long from one that just fits.
+    // One more byte than allowed is read, to detect a file that is too long.
     open_plain(path)?.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(io::Error::other(format!("it has more than {most} bytes")));
@@ -54,14 +54,15 @@ pub fn read_plain(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a symbolic link at `path` may be followed. In a directory of root's or of this user's, nobody else made it.
+/// Whether a symbolic link at `path` may be followed: its directory belongs to root or to this user, so nobody else can have
+/// created the link.
 pub fn follows_links_at(path: &Path) -> bool {
     let owners = [0, geteuid().as_raw()];
     fs::metadata(directory_of(path)).is_ok_and(|directory| owners.contains(&directory.uid()))
 }
 
-/// Refuses anything but regular files. Also refuses a hard link to a file that does not belong to the directory's owner, because
-/// such a link is a second name for another user's file.
+/// Refuses all objects but regular files, and a hard link to a file that does not belong to the directory's owner. The owner
+/// could use such a link as a second name for another user's file.
 pub(crate) fn check(file: &File, path: &Path) -> io::Result<()> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {
@@ -75,7 +76,7 @@ pub(crate) fn check(file: &File, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The error for a refused symbolic link.
+/// Turns the kernel's error for a refused symbolic link into one that explains this.
 pub(crate) fn told(error: io::Error) -> io::Error {
     if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
         return io::Error::other("it is a symbolic link, and Warren did not make it; remove it");
@@ -131,7 +132,7 @@ mod tests {
             let refused = read_plain(link, 9).unwrap_err().to_string();
             assert!(refused.contains(says), "{refused}");
         }
-        // A hard link to a file of the directory's own owner, as some backups make, is allowed.
+        // A hard link to a file of the directory's owner is allowed, because some backup programs create such links.
         chown(&hard, Some(1234), None).unwrap();
         assert_eq!(read_plain(&hard, 9).unwrap(), b"root's");
     }

@@ -34,7 +34,7 @@ pub enum Step {
     LinkUp {
         /// The device to bring up.
         device: DeviceName,
-        /// Bytes of the largest packet.
+        /// Maximum size of a packet in bytes.
         mtu: u16,
         /// The device group that it joins, if any.
         group: Option<u32>,
@@ -45,7 +45,7 @@ pub enum Step {
     Rule(Rule),
     /// Writes a kernel setting. A setting of a device that has vanished is skipped.
     Sysctl {
-        /// The name as sysctl(8) knows it; a dot inside a device's name is written as a slash.
+        /// The name in the syntax of sysctl(8). A dot inside a device's name is written as a slash.
         key: String,
         /// The value to write.
         value: String,
@@ -53,14 +53,14 @@ pub enum Step {
     /// Turns on IPv6 forwarding for every device, and leaves each device's own setting as it is. So a device that
     /// takes router advertisements keeps taking them.
     ForwardIpv6,
-    /// Makes an nftables table of Warren's own, which must not exist yet. A kernel without family `arp` skips such a
-    /// table.
+    /// Makes an nftables table of Warren's own, which must not exist yet. A table of family `arp` is skipped if the kernel does
+    /// not support this family.
     Nftables {
         /// The packets that the table filters.
         family: TableFamily,
         /// The table's name.
         table: String,
-        /// The table's chains, as nft(8) reads them between the table's braces.
+        /// The table's chains in the syntax of nft(8), without the surrounding `table { }`.
         ruleset: String,
         /// Whether the table is deleted when this process ends, and cannot be flushed by others.
         owned: bool,
@@ -72,13 +72,13 @@ pub enum Step {
 pub struct Route {
     /// The route's destination.
     pub destination: IpNet,
-    /// The device that packets leave by; only for [`RouteKind::Unicast`] and [`RouteKind::Guests`].
+    /// The device by which packets leave. Only [`RouteKind::Unicast`] and [`RouteKind::Guests`] have one.
     pub device: Option<DeviceName>,
     /// The number of the routing table.
     pub table: u32,
     /// The route's effect.
     pub kind: RouteKind,
-    /// The route's priority in its table; 0 leaves it to the kernel.
+    /// The route's metric. 0 means the kernel's default.
     pub metric: u32,
 }
 
@@ -92,8 +92,8 @@ pub enum RouteKind {
     Unreachable,
     /// The lookup in this table ends, and the next rule decides.
     Throw,
-    /// Packets leave by the route's device, which belongs to containers or virtual machines. The device comes and goes with them,
-    /// and the route with the device.
+    /// Packets leave by the route's device, which belongs to containers or virtual machines. The device, and with it the route,
+    /// may disappear and return at any time.
     Guests,
 }
 
@@ -102,15 +102,15 @@ pub enum RouteKind {
 pub struct Rule {
     /// The IP version that it applies to.
     pub family: Family,
-    /// The rule's place among the host's rules. The kernel looks up lower priorities first; `main` is at 32766.
+    /// The rule's priority. The kernel evaluates rules with lower values first. The rule for `main` has 32766.
     pub priority: u32,
     /// The firewall mark that it matches.
     pub fwmark: Option<FirewallMark>,
-    /// Whether the rule applies to packets that do not match.
+    /// Whether the rule applies to the packets that do not match instead of those that do.
     pub invert: bool,
     /// The table to look up.
     pub table: u32,
-    /// Ignores the route found if its prefix is this long or shorter.
+    /// A route in the table is ignored if its prefix length is at most this.
     pub suppress_prefix_length: Option<u32>,
     /// The source address that packets must have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -138,7 +138,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// A firewall mark and its significant bits.
+/// A firewall mark and a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirewallMark {
     /// The mark's value.
@@ -148,7 +148,7 @@ pub struct FirewallMark {
 }
 
 impl Step {
-    /// The step in one line.
+    /// The step as one line of text.
     pub(crate) fn summary(&self) -> String {
         match self {
             Self::Nftables { family, table, .. } => format!("nft add table {family} {table}"),
@@ -213,7 +213,7 @@ impl Family {
         }
     }
 
-    /// The word of nft for this family's headers.
+    /// nft's keyword for this family's headers.
     pub(crate) fn keyword(self) -> &'static str {
         match self {
             Self::Ipv4 => "ip",

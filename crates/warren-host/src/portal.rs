@@ -1,11 +1,11 @@
-//! A portal: one user's browser reaches the login page of a network, while everything else is blocked.
+//! A portal: lets one user's browser reach the login page of a network, while all other traffic stays blocked.
 //!
-//! The browser is in a cgroup of its own ([`ExecGroup::of_portal`]). A table marks packets of that cgroup and user:
-//! those to TCP ports 80 and 443, and queries to the network's resolver. A kill switch accepts this mark, and a policy rule
-//! leads marked packets around the tunnel.
+//! The browser is in a cgroup of its own ([`ExecGroup::of_portal`]). An nftables table marks packets of this cgroup and user to
+//! TCP ports 80 and 443, and queries to the network's resolver. A kill switch accepts this mark, and a policy rule routes marked
+//! packets outside the tunnel.
 //!
-//! A portal is closed in three ways. [`Portal::close`] closes it. So does the end of the process that owns the table,
-//! for any reason. And the kernel forgets the ports after the portal's time.
+//! A portal ends in three ways: by [`Portal::close`]; when the process that owns the table ends, for any reason; and after the
+//! portal's time, when the kernel removes the ports from the table's set.
 
 mod ruleset;
 
@@ -18,7 +18,7 @@ use crate::{
     exec_groups::ExecGroup, facts, routing_tables,
 };
 
-/// An open portal. Dropping this closes the portal. So does the end of this process.
+/// An open portal. Dropping this closes the portal, and so does the end of this process.
 #[derive(Debug)]
 pub struct Portal {
     host: Host,
@@ -36,7 +36,7 @@ pub enum PortalError {
     /// The portal cannot be opened.
     #[error("{0}; a portal needs nft 0.9.7 and Linux 5.13 (CONFIG_NFT_SOCKET)")]
     Apply(#[from] ApplyError),
-    /// The portal cannot be closed. The kernel still closes it in time.
+    /// The portal cannot be closed. The kernel ends it nevertheless when its time is over.
     #[error(transparent)]
     Undo(#[from] UndoError),
     /// The kernel's state cannot be read.
@@ -59,7 +59,7 @@ impl Portal {
         crate::recover(journal).await?;
         let mut host = Host::open(journal).await?;
         let plan = plan(name, rules, facts::has_ipv6()?);
-        // The journal lists the applied steps, and they are undone from there as a whole.
+        // The returned value is not needed, because the steps are undone from the journal, all at once.
         drop(host.apply(&plan).await?);
         Ok(Self { host })
     }
@@ -87,7 +87,7 @@ impl ExecGroup {
     }
 }
 
-/// How long the processes of a portal may take to end. They get SIGKILL.
+/// Maximum number of checks whether the processes of a portal have ended after SIGKILL.
 const ATTEMPTS: u32 = 50;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
@@ -111,7 +111,7 @@ fn plan(name: &str, rules: &PortalRules, has_ipv6: bool) -> Plan {
         owned: true,
     };
     let ipv6 = has_ipv6.then(|| rule(Family::Ipv6));
-    // The table comes last, because marked packets would go into the tunnel without the rule.
+    // The table comes last, because without the rule marked packets would be routed into the tunnel.
     Plan { steps: [rule(Family::Ipv4)].into_iter().chain(ipv6).chain([table]).collect() }
 }
 

@@ -10,9 +10,9 @@ pub(crate) fn is_private(network: &IpNet) -> bool {
         .any(|private| private.contains(network))
 }
 
-/// The networks of a LAN, without those in a private network that `include` lists. The operator of a LAN chooses
-/// its addresses, and could claim those of a private network behind the tunnel. Public networks in `include` do not
-/// count, because they are the internet or pieces of it.
+/// Returns the networks of a LAN, without those within a private network in `include`. The operator of a LAN chooses its
+/// addresses, and could choose those of a private network behind the tunnel. Public networks in `include` have no effect, because
+/// they only mean the internet or a part of it.
 pub(crate) fn beside(mut lan: Vec<IpNet>, include: &[IpNet]) -> Vec<IpNet> {
     let meant: Vec<IpNet> = include.iter().map(IpNet::trunc).filter(is_private).collect();
     lan.retain(|network| !meant.iter().any(|meant| meant.contains(network)));
@@ -36,7 +36,7 @@ mod tests {
         assert_eq!(beside(&lan, &["0.0.0.0/5", "8.0.0.0/7", "::/1", "8000::/1"]), networks(&lan));
         assert_eq!(beside(&lan, &["0.0.0.0/0", "10.20.0.0/16"]), networks(&lan[1..]));
         assert_eq!(beside(&lan, &["10.20.5.0/24", "fd00::/16"]), networks(&lan[1..2]));
-        // The tunnel's route is the longer one, so it wins without this.
+        // The tunnel's network has the longer prefix, so its route takes precedence, and the LAN's network can stay.
         assert_eq!(beside(&lan, &["10.20.5.128/25"]), networks(&lan));
     }
 

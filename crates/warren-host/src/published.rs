@@ -1,8 +1,8 @@
-//! Ports that this host's NAT publishes. NAT sends their packets on to a container or virtual machine, so no socket of this host
-//! has these ports.
+//! Finds the ports that this host's NAT publishes: packets to them are redirected to a container or virtual machine. No socket of
+//! this host shows these ports.
 //!
-//! These are destination ports of rules at a hook for incoming packets that end in a DNAT or a redirect. Rules of nftables are read
-//! as JSON, and those of iptables as `iptables-save` prints them, because nft does not show all of an iptables rule.
+//! They are the destination ports in rules for incoming packets that end in a DNAT or a redirect. Rules of nftables are read as
+//! JSON, and those of iptables as `iptables-save` prints them, because nft does not show all of an iptables rule.
 
 mod iptables;
 mod nftables;
@@ -20,14 +20,15 @@ use self::nftables::Listing;
 pub use self::report::Published;
 use crate::nft::{self, NftError};
 
-/// Lists the ports that this host's rules publish. Takes a few seconds at most, and reads at most 8 MiB of each answer.
+/// Lists the ports that this host's rules publish. Takes at most a few seconds, and reads at most 8 MiB of each program's output.
 pub async fn look() -> Published {
     timeout(PATIENCE, look_at_all())
         .await
         .unwrap_or_else(|_| Published::unread(format!("its rules take more than {PATIENCE:?} to list")))
 }
 
-/// Lists this host's tables of the older, legacy iptables. Listing their rules needs CAP_NET_RAW, which the exit's service lacks.
+/// Lists the NAT tables of legacy iptables on this host. Their rules cannot be read, because this needs CAP_NET_RAW, which the
+/// exit's service lacks.
 pub fn legacy_tables() -> Vec<String> {
     let legacy = iptables::VERSIONS.iter().filter(|version| version.has_legacy_rules());
     legacy.map(|version| format!("the rules of {}-legacy", version.name)).collect()
@@ -38,7 +39,7 @@ async fn look_at_all() -> Published {
     let (mut published, with_iptables): (_, BTreeSet<String>) = match of_nftables().await {
         Ok(found) => found,
         Err(NftError::Missing) => (Published::default(), BTreeSet::new()),
-        // iptables may still list its own rules, which are shorter.
+        // Even if nft's output cannot be read, iptables may be able to list its own rules.
         Err(error) => (Published::unread(format!("its nftables rules: {error}")), all_families()),
     };
     for version in &iptables::VERSIONS {
@@ -47,8 +48,8 @@ async fn look_at_all() -> Published {
             continue;
         }
         match nft::said_by(&version.programs, &["-t", "nat"], MOST_BYTES).await {
-            // The program succeeds without showing any rule if nft has changed the table, or if the program belongs to the
-            // other kind of iptables.
+            // The program may succeed without printing any rule, because nft has changed the table or the program is of the other
+            // kind of iptables (legacy or nft).
             Ok(text) if is_seen_by_nft && !iptables::has_rules(&text) => {
                 published.unread.push(format!("the rules of {}, which it does not show", version.name));
             }
@@ -71,7 +72,7 @@ async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
     let mut unlisted = Vec::new();
     loop {
         let found = nftables::published(&listing, &sets);
-        // A set does not refer to other sets, so this ends in the second turn.
+        // Sets do not refer to other sets, so the loop ends in its second round.
         if found.wanted.is_empty() || sets.len() + found.wanted.len() > MOST_SETS {
             let mut published = found.published;
             published.unread.append(&mut unlisted);
@@ -82,7 +83,7 @@ async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
         }
         for name in found.wanted {
             let listed = nft::said(&name.arguments(), MOST_BYTES).await;
-            // If the set was deleted meanwhile, this error disappears with the next listing.
+            // The set may have been deleted meanwhile. In that case the error does not occur in the next listing.
             let elements = listed.and_then(|text| name.elements(&text)).unwrap_or_else(|error| {
                 unlisted.push(format!("{name}: {error}"));
                 Vec::new()
@@ -92,8 +93,8 @@ async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
     }
 }
 
-/// Lists the ruleset. nft 1.0.6 prints stray memory in place of the flag `owner` of the exit's table. If that memory is not text,
-/// nft stops in the middle. Then this asks nft again.
+/// Lists the ruleset. nft 1.0.6 prints stray memory in place of the flag `owner` of the exit's table. If that memory is not valid
+/// text, nft aborts. So nft is run again in that case.
 async fn listing() -> Result<Listing, NftError> {
     let ask = async || Listing::parse(&nft::said(&["-j", "-t", "list", "ruleset"], MOST_BYTES).await?);
     for _ in 1..MOST_ATTEMPTS {
@@ -104,11 +105,11 @@ async fn listing() -> Result<Listing, NftError> {
     ask().await
 }
 
-/// How often nft is asked for a list that can be read.
+/// Maximum number of attempts to get a readable list from nft.
 const MOST_ATTEMPTS: usize = 4;
 /// How long the whole listing may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Room for some twenty thousand rules.
+/// Maximum size of the output of nft. About twenty thousand rules fit.
 const MOST_BYTES: u64 = 8 * 1024 * 1024;
-/// Sets that are asked for one by one.
+/// Maximum number of sets, each of which needs a run of nft.
 const MOST_SETS: usize = 64;

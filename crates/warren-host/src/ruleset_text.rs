@@ -1,4 +1,4 @@
-//! The parts that the texts of all of Warren's nftables tables share.
+//! Helps to write the texts of Warren's nftables tables.
 
 use std::{fmt::Write, net::Ipv4Addr};
 
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::Family;
 
-/// Writes a chain, one statement per line. A chain that others jump to has an empty header.
+/// Writes a chain, one statement per line. A chain that is only reached by jumps has an empty header.
 pub(crate) fn chain(text: &mut String, name: &str, header: &str, rules: &[String]) {
     let header = if header.is_empty() { String::new() } else { format!("\t{header}\n") };
     let rules: String = rules.iter().map(|rule| format!("\t{rule}\n")).collect();
@@ -16,8 +16,8 @@ pub(crate) fn chain(text: &mut String, name: &str, header: &str, rules: &[String
 
 /// The chains of a table of family `arp`.
 ///
-/// The kernel would answer an ARP request on another link for the TUN's own inner address. For IPv6 it answers
-/// neighbour discovery only on the address's own link.
+/// Without this table, the kernel would answer ARP requests for the TUN's inner address on other links. The IPv6 counterpart is
+/// not needed, because the kernel answers neighbour discovery only on the link of the address.
 pub(crate) fn arp(inner: Ipv4Addr) -> String {
     let mut text = String::new();
     let rule = format!("arp daddr ip {inner} counter drop");
@@ -33,7 +33,7 @@ pub(crate) fn elements(networks: &[IpNet], family: Family) -> Option<String> {
     (!networks.is_empty()).then(|| networks.join(", "))
 }
 
-/// The [`elements`] of each IP version that has networks, with nft's word for the version.
+/// The [`elements`] of each IP version that has networks, with nft's keyword for the version.
 pub(crate) fn by_version(networks: &[IpNet]) -> impl Iterator<Item = (&'static str, String)> {
     let of = |(family, word)| Some((word, elements(networks, family)?));
     [(Family::Ipv4, "ip"), (Family::Ipv6, "ip6")].into_iter().filter_map(of)

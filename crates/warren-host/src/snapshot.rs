@@ -15,7 +15,7 @@ pub fn take(namespace: Option<&str>) -> io::Result<String> {
     for (title, command) in COMMANDS {
         let output = run(namespace, command)?;
         let mut lines: Vec<String> = output.lines().map(steady).filter(|line| !line.is_empty()).collect();
-        // The order of firewall rules is part of their meaning.
+        // Firewall rules are not sorted, because their order matters.
         if *title != "nftables" {
             lines.sort_unstable();
         }
@@ -44,7 +44,7 @@ pub fn difference(before: &str, after: &str) -> String {
     only_in(before, after, '-') + &only_in(after, before, '+')
 }
 
-/// The line without the values that change by themselves.
+/// Removes the values that change by themselves from a line.
 fn steady(line: &str) -> String {
     const PASSING: [&str; 4] = ["tentative", "linkdown", "dadfailed", "NO-CARRIER"];
     const PASSING_WITH_VALUE: [&str; 6] = ["expires", "valid_lft", "preferred_lft", "qlen", "qdisc", "state"];
@@ -65,7 +65,7 @@ fn run(namespace: Option<&str>, command: &[&str]) -> io::Result<String> {
     let words: Vec<&str> = inside.into_iter().chain(command.iter().copied()).collect();
     let Some((program, arguments)) = words.split_first() else { return Ok(String::new()) };
     let output = Command::new(program).args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).output()?;
-    // grep's status 2 means that some settings cannot be read. That happens on every machine.
+    // grep ends with status 2 if some settings cannot be read, which is normal on every machine.
     let is_settings = command.first() == Some(&"grep");
     if !output.status.success() && !is_settings {
         let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();

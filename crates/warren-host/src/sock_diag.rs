@@ -20,13 +20,13 @@ pub(crate) struct DiagSocket {
     family: AddressFamily,
     /// `struct inet_diag_sockid` of linux/inet_diag.h, which identifies a socket to the kernel.
     id: [u8; ID],
-    /// The user that owns it.
+    /// The user ID of the socket's owner.
     pub(crate) user: u32,
-    /// The number of the cgroup that it was made in, if the kernel says so (Linux 5.8).
+    /// The ID of the cgroup in which the socket was created, if the kernel reports it (since Linux 5.8).
     pub(crate) cgroup: Option<u64>,
 }
 
-/// The sockets in some states, each a bit of net/tcp_states.h. `None` if this kernel cannot tell.
+/// Lists the sockets in some states, which are a bit mask of net/tcp_states.h. `None` if this kernel does not support it.
 ///
 /// The kernel skips tables that cannot contain these states. So the time to list the listeners does not depend on
 /// the number of connections.
@@ -42,8 +42,8 @@ pub(crate) fn sockets(
         .all(|kind, message| (kind == SOCK_DIAG_BY_FAMILY).then(|| DiagSocket::parse(message, family))?)
 }
 
-/// Returns the user that owns this host's TCP socket with these addresses. `None` if there is no such socket, or this kernel
-/// cannot tell.
+/// Returns the user ID of the owner of this host's TCP socket with these addresses. `None` if there is no such socket, or this
+/// kernel does not support the request.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -63,7 +63,7 @@ pub fn owner(own: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
         .map(|socket| socket.map(|socket| socket.user))
 }
 
-/// An address as the kernel takes it: IPv4 uses the first four of sixteen bytes.
+/// Encodes an address for the kernel, which stores IPv4 in the first four of sixteen bytes.
 fn sixteen(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => {
@@ -99,7 +99,7 @@ impl DiagSocket {
         u16::from_be_bytes([self.id[0], self.id[1]])
     }
 
-    /// Ends the socket. Returns whether the kernel has ended it. It may be gone already.
+    /// Ends the socket. Returns false if the kernel has not ended it, for example because the socket no longer exists.
     pub(crate) fn end(&self, protocol: u8) -> io::Result<bool> {
         // The id contains the kernel's cookie of this socket, so a later socket with the same addresses is not
         // ended.
@@ -107,7 +107,7 @@ impl DiagSocket {
     }
 }
 
-/// The number of the cgroup among the attributes after `struct inet_diag_msg` (netlink(7)).
+/// Finds the cgroup's ID among the attributes after `struct inet_diag_msg` (netlink(7)).
 fn cgroup(mut attributes: &[u8]) -> Option<u64> {
     loop {
         let half = |at: usize| Some(u16::from_ne_bytes(attributes.get(at..at + 2)?.try_into().ok()?));
@@ -138,7 +138,7 @@ fn ask(
 /// Constants of linux/sock_diag.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-/// Bytes of `struct inet_diag_sockid`, and where it and the user are in `struct inet_diag_msg`.
+/// The size of `struct inet_diag_sockid`, and the offsets of it and of the user ID in `struct inet_diag_msg`.
 const ID: usize = 48;
 const ID_AT: usize = 4;
 const USER_AT: usize = 64;
@@ -147,9 +147,9 @@ const ATTRIBUTES_AT: usize = 72;
 const ATTRIBUTE_HEADER: usize = 4;
 /// INET_DIAG_CGROUP_ID of linux/inet_diag.h.
 const CGROUP_ID: u16 = 21;
-/// Where the socket's own address is in `struct inet_diag_sockid`, after both ports.
+/// The offset of the socket's own address in `struct inet_diag_sockid`, after both ports.
 const ADDRESS_AT: usize = 4;
-/// Where the kernel's cookie of a socket is, at the end of `struct inet_diag_sockid`.
+/// The offset of the kernel's cookie at the end of `struct inet_diag_sockid`.
 const COOKIE_AT: usize = 40;
 
 #[cfg(test)]

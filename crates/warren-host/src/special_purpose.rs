@@ -1,11 +1,11 @@
-//! Addresses that are not on the internet. These are the addresses that the IANA special-purpose address registries
-//! (RFC 6890, RFC 8190) do not call globally reachable, and the IPv6 addresses that lead to IPv4.
+//! Addresses that are not on the internet. These are the addresses that the IANA special-purpose address registries (RFC 6890,
+//! RFC 8190) do not call globally reachable, and the IPv6 addresses that are translated to IPv4.
 
 use ipnet::IpNet;
 
 use crate::Family;
 
-/// Networks that are not on the internet, apart from their parts in [`internet_within`].
+/// Networks that are not on the internet, except for their parts in [`internet_within`].
 pub(crate) fn not_internet(family: Family) -> &'static [&'static str] {
     match family {
         Family::Ipv4 => NOT_INTERNET_IPV4,
@@ -31,8 +31,8 @@ pub(crate) fn is_special(network: &IpNet) -> bool {
             .any(|internet| internet.contains(network) || network.contains(&internet))
 }
 
-/// The IPv4 special-purpose address registry, multicast (RFC 5771), and Azure's host platform (168.63.129.16), which
-/// answers from a public address.
+/// The IPv4 special-purpose address registry, multicast (RFC 5771), and the public address of Azure's host platform
+/// (168.63.129.16).
 const NOT_INTERNET_IPV4: &[&str] = &[
     "0.0.0.0/8",        // this network (RFC 791)
     "10.0.0.0/8",       // private (RFC 1918)
@@ -137,8 +137,8 @@ mod tests {
         ("5f00::/16", false),
         ("fc00::/7", false),
         ("fe80::/10", false),
-        // Multicast has registries of its own. NAT64's addresses and Azure's platform are refused, whatever these
-        // registries say.
+        // These entries are not from the two registries: multicast has its own registries, and NAT64's addresses and Azure's
+        // platform are refused in any case.
         ("224.0.0.0/4", false),
         ("ff00::/8", false),
         ("64:ff9b::/96", false),

@@ -1,4 +1,4 @@
-//! Making one step: the checks before it, how to undo it, and the change itself.
+//! Makes one step: checks the host, determines how to undo the step, and makes the change.
 
 mod error;
 
@@ -20,7 +20,7 @@ use crate::{
     undo::Undo,
 };
 
-/// Set once the kernel or nft has refused a table of family `arp`. Neither of them changes its answer later.
+/// Set once the kernel or nft has refused a table of family `arp`. A later attempt would fail too.
 static REFUSED_ARP: AtomicBool = AtomicBool::new(false);
 
 /// Checks the host and returns how to undo the step. `None` if there is nothing to do.
@@ -42,7 +42,7 @@ pub(crate) async fn prepare(
         }
         Step::LinkUp { device, group, .. } => {
             let Link { index, mtu, is_up, address_generation, group: before } = link(netlink, device).await?;
-            // Only a step that changes the group has a group to put back.
+            // The group is restored later only if the step changes it.
             let group = group.map(|_| before);
             Undo::Link { device: device.clone(), index, was_up: is_up, mtu, address_generation, group }
         }
@@ -57,11 +57,11 @@ pub(crate) async fn prepare(
             Undo::Rule(rule.clone())
         }
         Step::Sysctl { key, value } => match sysctl::read(key)? {
-            // If Warren does not change the setting, it must not put the setting back later.
+            // The setting already has the value. Warren does not change it, so Warren must not put it back later.
             Some(previous) if previous == *value => return Ok(None),
             Some(previous) => {
                 let companions = sysctl::companions(key, value)?;
-                // The device may be renamed before the undo; its index stays.
+                // The device's index is recorded, because the device may be renamed before the undo.
                 let index = match sysctl::device_of(key) {
                     Some(device) => netlink.link(&device).await?.map(|link| link.index),
                     None => None,
@@ -87,8 +87,8 @@ pub(crate) async fn prepare(
     Ok(Some(undo))
 }
 
-/// Makes the step that `undo` undoes. Returns the owner of the step's table, if it has one. Child processes that outlive a killed
-/// caller keep `lock` open.
+/// Makes a step. `undo` is its undo from [`prepare`]. Returns the process that owns the step's table, if there is one. `lock` is
+/// passed to child processes, which hold it if they outlive a killed caller.
 pub(crate) async fn make(
     step: &Step,
     undo: &Undo,
@@ -101,7 +101,8 @@ pub(crate) async fn make(
             netlink.add_address(*index, *address).await?
         }
         (Step::LinkUp { mtu, group, .. }, Undo::Link { index, address_generation, .. }) => {
-            // Two requests, because a single one would bring the link up before it sets the address mode.
+            // This takes two requests, because with a single one the kernel brings the link up before it sets the address
+            // generation mode.
             let address_generation = address_generation.map(|_| NO_LINK_LOCAL);
             let silent =
                 LinkChange { mtu: Some(u32::from(*mtu)), address_generation, group: *group, up: None };
@@ -116,7 +117,7 @@ pub(crate) async fn make(
         (Step::Sysctl { key, value }, _) => sysctl::write(key, value)?,
         (Step::ForwardIpv6, Undo::Sysctl { key, set, companions, .. }) => {
             sysctl::write(key, set)?;
-            // The kernel has just copied the switch to every device, so each device's own setting is put back.
+            // The kernel has just copied the setting to every device, so each device's own setting is put back.
             for companion in companions {
                 sysctl::write_if_there(&companion.key, &companion.previous)?;
             }
@@ -139,7 +140,7 @@ pub(crate) async fn make(
 pub(crate) fn may_be_half_made(step: &Step) -> bool {
     match step {
         Step::LinkUp { .. } | Step::Sysctl { .. } | Step::ForwardIpv6 => true,
-        // One netlink request or one nft transaction takes effect entirely or not at all.
+        // A single netlink request or nft transaction takes effect either entirely or not at all.
         Step::Address { .. } | Step::Route(_) | Step::Rule(_) | Step::Nftables { .. } => false,
     }
 }
@@ -189,9 +190,9 @@ async fn make_table(
     if owned {
         match make_owned_table(family, table, ruleset).await {
             Ok(owner) => return Ok(Some(owner)),
-            // nft is missing, and a table without an owner needs it too.
+            // Without nft, trying a table without an owner makes no sense, because this needs nft too.
             Err(NftError::Missing) => return Err(NftError::Missing.into()),
-            // Another table has that name, so a table without an owner would fail too.
+            // A table with this name exists, so making a table without an owner would fail too.
             Err(NftError::Refused(reason)) if reason.ends_with("File exists") && !replaces => {
                 return Err(StepError::Exists);
             }
@@ -211,12 +212,12 @@ async fn make_table(
     Ok(None)
 }
 
-/// Whether this host can filter ARP, as far as that has been tried.
+/// Whether this host can filter ARP. True until an attempt has failed.
 pub(crate) fn filters_arp() -> bool {
     !REFUSED_ARP.load(Relaxed)
 }
 
-/// Accepts the error of a host that cannot filter ARP.
+/// Turns the error of a host that cannot filter ARP into success.
 fn pass_over_if_refused(
     made: Result<Option<nft::Owner>, StepError>,
     table: &str,

@@ -1,8 +1,8 @@
-//! The network around an exit: the networks to which its host is directly connected, the devices that lead to routers,
-//! and the hosts for which it forwards.
+//! The surroundings of an exit: the networks to which its host is directly connected, the devices that lead to routers, and the
+//! devices that already forward.
 //!
-//! Hosts on the exit's own links are behind the router's firewall and trust each other. So clients must not reach
-//! them, whatever their addresses.
+//! The exit's neighbours (hosts on its own links) are behind the router's firewall and often trust each other. So clients must
+//! not reach them, even if they have public addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +31,7 @@ pub struct Surroundings {
     /// The networks of this host's permanent addresses, each with its device, in order. No router advertisement or DHCP
     /// server assigned these addresses.
     pub permanent: Vec<OnLink>,
-    /// Devices through which IPv4 leads to other networks, in order.
+    /// Devices with IPv4 routes to other networks, in order.
     pub routers: Vec<DeviceName>,
     /// For whom the host forwards.
     pub forwarding: Forwarding,
@@ -60,12 +60,12 @@ pub(crate) struct Observer {
 struct Device {
     index: u32,
     name: DeviceName,
-    /// Whether the device needs no neighbour discovery: PPP, a tunnel.
+    /// Whether the device uses no neighbour discovery, such as PPP or a tunnel.
     has_no_neighbours: bool,
 }
 
 impl Observer {
-    /// Starts with the devices that count: all but the loopback device and the exit's own `tun`.
+    /// Starts with all devices except for the loopback device and the exit's own `tun`.
     pub(crate) fn new(links: &[LinkMessage], tun: &DeviceName) -> Self {
         let seen: Vec<SeenLink> = links.iter().map(SeenLink::of).collect();
         let device = |link: &LinkMessage| {
@@ -91,7 +91,7 @@ impl Observer {
         }
     }
 
-    /// Adds the network of an address, or that of its peer.
+    /// Adds the network of an address or, for a point-to-point address, the peer's address.
     pub(crate) fn address(&mut self, message: &AddressMessage) {
         let Some(network) = network_of(message) else { return };
         if let Some(device) = self.device(message.header.index) {
@@ -105,34 +105,34 @@ impl Observer {
 
     /// Adds a route of any table.
     pub(crate) fn route(&mut self, route: &RouteMessage, family: Family) {
-        // The exit's own routes lead to its clients.
+        // Routes that Warren made are skipped, because they lead to the exit's clients.
         let is_ours = route.header.protocol == RouteProtocol::from(PROTOCOL);
         if route.header.kind != RouteType::Unicast || is_ours {
             return;
         }
         let Some(destination) = destination(route, family) else { return };
-        // Advertised and connected networks are on-link on any kind of device.
+        // Networks of the kernel's own routes and of router advertisements are on-link on any kind of device.
         let is_kernels = matches!(route.header.protocol, RouteProtocol::Kernel | RouteProtocol::Ra);
         for (index, gateway) in hops(route) {
             let Some(Device { name, has_no_neighbours, .. }) = self.device(index) else { continue };
             let (name, is_tunnel) = (name.clone(), *has_no_neighbours && !is_kernels);
             let leads_on = gateway.is_some() || is_wide(&destination, is_tunnel);
-            // For IPv6, one switch lets all devices forward, so only IPv4 needs to know them.
+            // Only IPv4 needs the list of these devices. For IPv6, one setting makes all devices forward.
             if leads_on && family == Family::Ipv4 {
                 self.routers.insert(name.clone());
             }
             match gateway {
                 // A next hop is on-link, even if none of this host's networks contains it.
                 Some(gateway) => self.on_link(name, gateway.into()),
-                // A wide network without a gateway is a way to the internet rather than a link.
+                // A wide network without a gateway is a route to the internet and not a link.
                 None if leads_on => {}
                 None => self.on_link(name, destination),
             }
         }
     }
 
-    /// The result. `forwarding` finds the other devices that forward, from the bridges of containers and virtual
-    /// machines and from the indexes of devices.
+    /// Returns the result. `forwarding` is called with the names of the bridges of containers and virtual machines and with the
+    /// devices' indexes, and finds the devices that forward.
     pub(crate) fn surroundings(
         self,
         forwarding: impl FnOnce(&[String], &BTreeMap<DeviceName, u32>) -> io::Result<Forwarding>,
@@ -158,8 +158,8 @@ impl Observer {
 }
 
 impl Surroundings {
-    /// The devices through which clients' IPv4 packets may leave for the internet or for one of `allowed`, and answers
-    /// come in.
+    /// The devices through which clients' IPv4 packets may leave for the internet or for a network in `allowed`. Answers arrive
+    /// through the same devices.
     pub fn ways_out(&self, allowed: &[IpNet]) -> Vec<DeviceName> {
         let is_allowed = |link: &&OnLink| {
             allowed.iter().any(|network| network.contains(&link.network) || link.network.contains(network))
@@ -171,8 +171,8 @@ impl Surroundings {
     }
 }
 
-/// Whether an address has no lifetime, so that neither an advertisement nor a lease assigned it. A network manager may
-/// give an advertised address no lifetime, but then manages its route itself (`noprefixroute`).
+/// Whether an address was configured permanently, and not assigned by an advertisement or a DHCP lease: it has no lifetime and is
+/// not `noprefixroute`. A network manager may add an advertised address without a lifetime, but sets `noprefixroute`.
 fn is_permanent(message: &AddressMessage) -> bool {
     let is_managed = |attribute: &AddressAttribute| matches!(attribute, AddressAttribute::Flags(flags) if flags.contains(AddressFlags::Noprefixroute));
     message.header.flags.contains(AddressHeaderFlags::Permanent) && !message.attributes.iter().any(is_managed)
@@ -209,11 +209,11 @@ fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     })
 }
 
-/// Whether a network is so wide that it is the internet, or a part of it, rather than a link. OpenVZ and PPP lead to
-/// such a network by a route without a gateway.
+/// Whether a network is so wide that it must be the internet or a part of it, and not a link. OpenVZ and PPP have a route to such
+/// a network without a gateway.
 ///
-/// Another VPN's tunnel may lead to the internet in many pieces. All of them are wider than /24 and /48, the narrowest
-/// networks that the internet's routers accept from each other.
+/// Another VPN's tunnel may have routes to the internet in many pieces. All of them are wider than /24 or /48, the narrowest
+/// prefixes that are announced on the internet.
 fn is_wide(network: &IpNet, is_tunnel: bool) -> bool {
     let narrowest = match (network, is_tunnel) {
         (IpNet::V4(_), false) => 8,

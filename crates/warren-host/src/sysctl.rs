@@ -1,4 +1,4 @@
-//! Kernel settings: their names, their files below `/proc/sys`, and the settings that change along with another.
+//! Kernel settings: their names, their files below `/proc/sys`, and their companions, which the kernel changes along with them.
 
 use std::{
     fs, io,
@@ -11,7 +11,7 @@ use crate::DeviceName;
 
 /// The setting `name` of `device` for an IP version (`ipv4` or `ipv6`), as sysctl(8) writes it.
 pub(crate) fn device_key(family: &str, device: &DeviceName, name: &str) -> String {
-    // A VLAN's device has a dot in its name, such as `eth0.5`.
+    // A VLAN's device may have a dot in its name, such as `eth0.5`, which is written as a slash.
     format!("net.{family}.conf.{}.{name}", device.as_str().replace('.', "/"))
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn of_device(key: &str, device: &DeviceName) -> String {
     }
 }
 
-/// Whether both are the same setting, perhaps of different devices.
+/// Whether both are the same setting, of the same or of different devices.
 pub(crate) fn is_same_of_devices(key: &str, other: &str) -> bool {
     device_of(other).is_some_and(|device| of_device(key, &device) == other)
 }
@@ -58,7 +58,7 @@ pub(crate) fn write_if_there(key: &str, value: &str) -> io::Result<()> {
     }
 }
 
-/// Whether `key` is a setting of a device that does not exist (any more).
+/// Whether `key` is a setting of a device that does not exist.
 pub(crate) fn is_of_missing_device(key: &str) -> bool {
     let parts: Vec<&str> = key.split('.').collect();
     let ["net", family, "conf", device, _] = parts.as_slice() else { return false };
@@ -82,7 +82,8 @@ pub(crate) struct Companion {
 /// accepts redirects (`inet_forward_change` and `addrconf_fixup_forwarding` in the kernel).
 pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
     if is_ipv4_forwarding_of_a_device(key) {
-        // The value that it has now shows later whether somebody has turned forwarding on for the whole host.
+        // `ip_forward` is recorded as a companion although it does not change. By its value, Warren can later tell whether
+        // somebody has turned forwarding on for the whole host.
         return kept(IPV4_FORWARDING);
     }
     let family = match key {
@@ -98,12 +99,12 @@ pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
         Ok(())
     };
     if family == "ipv4" {
-        // Hosts accept redirects, routers do not.
+        // The kernel makes hosts accept redirects, and routers not.
         let redirects = if value == "0" { "1" } else { "0" };
         add("net.ipv4.conf.all.accept_redirects".into(), redirects)?;
     }
     for device in devices(family)? {
-        // This includes `default`, the setting for devices that are made later.
+        // `default`, the setting for devices that are created later, is included.
         if device != "all" {
             add(format!("net.{family}.conf.{}.forwarding", device.replace('.', "/")), value)?;
         }
@@ -111,10 +112,10 @@ pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
     Ok(companions)
 }
 
-/// Whether somebody else has turned forwarding on for the whole host since Warren's change. The companions show it: Warren left
-/// them off, and now they are on.
+/// Whether somebody else has turned forwarding on for the whole host since Warren's change. In that case, companions that Warren
+/// left off are now on.
 pub(crate) fn is_on_by_others(companions: &[Companion]) -> io::Result<bool> {
-    // Only a companion that Warren left off can show that somebody else turned it on.
+    // Only companions that Warren left off are checked, because only these can show that somebody else turned forwarding on.
     for companion in companions.iter().filter(|companion| companion.set == "0") {
         if [IPV4_FORWARDING, IPV6_FORWARDING_BY_DEFAULT].contains(&companion.key.as_str())
             && read(&companion.key)?.is_some_and(|value| value != "0")
@@ -153,10 +154,11 @@ pub(crate) fn devices(family: &str) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The file of a setting, which must be a network setting. Dots and slashes swap their roles, as in sysctl(8).
+/// The file of a setting, which must be a network setting. In the key, dots separate the parts, and a slash stands for a dot, as
+/// in sysctl(8).
 ///
-/// A journal names settings too. The exit may run as another user, and root undoes its journal. So root must not
-/// write settings for that user that CAP_NET_ADMIN would not allow.
+/// Only network settings are allowed, because keys may come from a journal. If the exit runs as its own user, root may undo its
+/// journal, and must not write settings for that user that CAP_NET_ADMIN would not allow.
 fn path(key: &str) -> io::Result<PathBuf> {
     if !key.starts_with("net.") {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{key:?} is not a network setting")));

@@ -16,7 +16,7 @@ pub enum TableFamily {
 }
 
 impl TableFamily {
-    /// Whether Warren has tables of the family that nft calls by this word.
+    /// Whether `word` is nft's name of a family of which Warren has tables.
     pub(crate) fn is_known(word: &str) -> bool {
         [Self::Inet, Self::Arp].iter().any(|family| family.name() == word)
     }
@@ -39,7 +39,7 @@ impl fmt::Display for TableFamily {
 /// The exit's own tables: one of family `inet`, one of family `arp`.
 pub const EXIT_TABLE: &str = "warren_exit";
 
-/// The table that outlives an exit, of family `inet`. No process owns it.
+/// The table of family `inet` that stays after an exit has ended. No process owns it.
 pub const HOLD_TABLE: &str = "warren_exit_hold";
 
 /// Returns the name of a profile's own table. No profile may be called `exit`, so the name is never the exit's.

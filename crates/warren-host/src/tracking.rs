@@ -1,5 +1,5 @@
-//! Removes flows from connection tracking. When a client loses an address, its flows are removed, so that none of them
-//! reaches the next client with that address. When a forward is removed, its flows are removed too.
+//! Removes flows from connection tracking. When a client loses an address, the flows of the address are removed, so that their
+//! packets do not reach the next client with this address. When a forward is removed, its flows are removed too.
 
 use std::{
     io,
@@ -16,8 +16,8 @@ use crate::{
     netlink_request::{self, Asked, NLM_F_ACK, NLM_F_DUMP},
 };
 
-/// Removes every flow that one of these addresses began or received. Returns how many. This blocks, and takes a while on a busy
-/// exit.
+/// Removes every flow from or to one of these addresses. Returns the number of removed flows. This blocks, and takes a while on a
+/// busy exit.
 ///
 /// # Errors
 /// If the kernel cannot be asked. A kernel without connection tracking has nothing to remove.
@@ -25,7 +25,7 @@ pub fn forget(addresses: &[IpAddr]) -> io::Result<usize> {
     forget_those(|flow| flow.is_of(addresses))
 }
 
-/// A flow that began at a port of this host and was sent on to another address.
+/// A flow to a port of this host that DNAT has redirected to another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentOn {
     /// TCP or UDP.
@@ -36,8 +36,8 @@ pub struct SentOn {
     pub to: SocketAddr,
 }
 
-/// Removes each flow that was sent on and for which `is_over` returns true. Returns how many. It blocks as
-/// [`forget`] does.
+/// Removes each redirected flow for which `is_over` returns true. Returns the number of removed flows. This blocks, as [`forget`]
+/// does.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -55,7 +55,7 @@ fn forget_those(is_one: impl Fn(&Flow) -> bool) -> io::Result<usize> {
     Ok(forgotten)
 }
 
-/// The identity of a flow: the attributes of its original direction, its number and its zone, as the kernel sent them.
+/// The identity of a flow: the attributes for its original direction, its ID and its zone, as the kernel sent them.
 struct Flow {
     addresses: Vec<IpAddr>,
     attributes: Vec<u8>,
@@ -76,8 +76,8 @@ impl Flow {
                     original = Ends::parse(value);
                 }
                 CTA_TUPLE_REPLY => reply = Ends::parse(value),
-                // The number keeps the kernel from removing a later flow with the same addresses and ports. Without a zone, it
-                // would look in zone 0.
+                // With the ID, the kernel does not remove a later flow that has the same addresses and ports. Without the zone,
+                // it would search in zone 0.
                 CTA_ID | CTA_ZONE => flow.attributes.extend(whole),
                 _ => {}
             }
@@ -90,13 +90,13 @@ impl Flow {
         self.addresses.iter().any(|address| addresses.contains(address))
     }
 
-    /// Removes the flow. Returns false if the flow has ended by now.
+    /// Removes the flow. Returns false if the flow has already ended.
     fn forget(&self, family: AddressFamily) -> io::Result<bool> {
         ask(IPCTNL_MSG_CT_DELETE, NLM_F_ACK, family, &self.attributes)?.is_done()
     }
 }
 
-/// The two ends of one direction of a flow.
+/// The source and destination of one direction of a flow.
 struct Ends {
     protocol: InboundProtocol,
     source: SocketAddr,
@@ -128,8 +128,8 @@ impl Ends {
         Some(Self { protocol, source, destination })
     }
 
-    /// Returns the destination to which the flow was sent on, as its replies show. `None` if the replies come from the original
-    /// destination.
+    /// Returns the destination to which the flow was redirected, which is the source of its replies. `None` if the replies come
+    /// from the original destination.
     fn sent_on(&self, reply: &Self) -> Option<SentOn> {
         let to = reply.source;
         let sent_on = SentOn { protocol: self.protocol, port: self.destination.port(), to };
@@ -158,7 +158,7 @@ fn ip(address: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Splits consecutive attributes into type, value, and the whole with its padding.
+/// Iterates over consecutive attributes. Returns each one's type, its value, and all of its bytes including padding.
 struct Attributes<'m>(&'m [u8]);
 
 impl<'m> Iterator for Attributes<'m> {

@@ -1,5 +1,5 @@
-//! How to undo a step. The description is exact enough for another process to undo the step if the process
-//! that made it was killed.
+//! How to undo a step. The description is complete, so that another process can undo the step if the process that made it was
+//! killed.
 
 use std::{fmt, io};
 
@@ -14,7 +14,7 @@ use crate::{
     sysctl::{self, Companion},
 };
 
-/// How to undo one step. Devices are identified by index too, so that a later device with the same name is left alone.
+/// How to undo one step. Devices are identified by their index, so that a later device with the same name is not changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Undo {
@@ -29,8 +29,8 @@ pub(crate) enum Undo {
         was_up: bool,
         mtu: u32,
         address_generation: Option<u8>,
-        // The journal of an older Warren lacks this field. It may still be read if a daemon was killed before an
-        // update.
+        // The field is optional, because the journal of an earlier version lacks it. Such a journal is read if a daemon was
+        // killed before an update.
         #[serde(default)]
         group: Option<u32>,
     },
@@ -41,7 +41,8 @@ pub(crate) enum Undo {
     Rule(Rule),
     Sysctl {
         key: String,
-        /// The index of the device that the setting belongs to, if any: a renamed device keeps its settings.
+        /// The index of the device to which the setting belongs, if any. A renamed device keeps its settings, so its name is not
+        /// enough.
         #[serde(default)]
         index: Option<u32>,
         set: String,
@@ -84,7 +85,7 @@ impl Undo {
                     Some(owner) => owner.end_without(*family, table).await,
                     None => false,
                 };
-                // There is no owner, or it could not delete the table.
+                // If there is no owner, or the owner could not delete the table, another nft process deletes it.
                 if !is_deleted {
                     nft::delete(*family, table).await?;
                 }
@@ -107,8 +108,8 @@ impl Undo {
         })
     }
 
-    /// The companions of a setting, if this is its undo. A device's setting is identified by the device's index,
-    /// whatever the device's name was.
+    /// Returns the companions of the setting `wanted`, if this is its undo. A device's setting is identified by the device's
+    /// index, because the device may have been renamed.
     pub(crate) fn companions_of(&self, wanted: &str, device: Option<u32>) -> Option<&[Companion]> {
         let is_it = |key: &str, index: Option<u32>| match (index, device) {
             (Some(index), Some(device)) => index == device && sysctl::is_same_of_devices(key, wanted),
@@ -129,7 +130,7 @@ impl Undo {
     pub(crate) fn change(&self) -> String {
         match self {
             Self::Sysctl { key, set, previous, .. } => format!("sysctl {key} = {set}, was {previous}"),
-            // Rules of both versions print the same.
+            // The family is added, because rules of both IP versions print the same.
             Self::Rule(rule) => format!("{} rule {rule}", rule.family),
             Self::Address { .. } | Self::Link { .. } | Self::Route { .. } | Self::Nftables { .. } => {
                 self.to_string()
@@ -163,7 +164,7 @@ fn restore(key: &str, set: &str, previous: &str, companions: &[Companion]) -> io
     if sysctl::read(key)?.as_deref() != Some(set) || sysctl::is_on_by_others(companions)? {
         return Ok(());
     }
-    // Read before the write, because the kernel changes the companions along with the setting.
+    // The companions are read before the write, because the kernel changes them along with the setting.
     let before: Vec<Option<String>> =
         companions.iter().map(|companion| sysctl::read(&companion.key)).collect::<io::Result<_>>()?;
     sysctl::write_if_there(key, previous)?;
@@ -178,7 +179,7 @@ fn restore(key: &str, set: &str, previous: &str, companions: &[Companion]) -> io
     Ok(())
 }
 
-/// Counts a missing object as success: there is nothing left to undo.
+/// Turns the error for a missing object into success, because nothing is left to undo.
 fn gone(result: io::Result<()>) -> io::Result<()> {
     use rustix::io::Errno;
     // The kernel's errors for a rule, route, device or address that does not exist.

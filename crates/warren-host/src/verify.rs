@@ -36,7 +36,7 @@ pub(crate) async fn verify(plan: &Plan, netlink: &Netlink) -> Result<Vec<Missing
     Ok(missing)
 }
 
-/// The fault of one step, if there is one.
+/// Returns how the host differs from one step, if it does.
 async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, StepError> {
     let deviation = match step {
         Step::Address { device, address } => match netlink.link(device).await? {
@@ -65,7 +65,7 @@ async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, Ste
         Step::Sysctl { key, value } => match sysctl::read(key)? {
             Some(now) if now == *value => None,
             Some(now) => Some(format!("its value is {now}")),
-            // The device is gone, and so are its settings.
+            // The device no longer exists, so its setting cannot be missing.
             None if sysctl::is_of_missing_device(key) => None,
             None => Some("this kernel has no such setting".into()),
         },

@@ -19,8 +19,8 @@ use tokio::{io::unix::AsyncFd, time::sleep_until};
 
 /// Two netlink sockets in the multicast groups of links, addresses, routes, rules and nftables.
 ///
-/// The notifications' content is ignored. After any change, the caller compares the host with its plan, which also
-/// covers notifications that overflowed the socket.
+/// The notifications' content is ignored, because after any change the caller compares the whole host with its plan. So lost
+/// notifications do no harm either.
 #[derive(Debug)]
 pub struct Watch {
     network: AsyncFd<OwnedFd>,
@@ -54,8 +54,8 @@ impl Watch {
         })
     }
 
-    /// Waits until something has changed, and a moment longer for related changes. It pauses between two returns even
-    /// under constant change, for half a second unless opened otherwise. Cancelling the wait loses nothing.
+    /// Waits until something has changed, and a moment longer for related changes. Between two returns there is always a pause,
+    /// of half a second or the time given to [`Self::open_with`]. Cancelling the wait loses nothing.
     ///
     /// # Errors
     /// The kernel's error.
@@ -68,7 +68,7 @@ impl Watch {
                     heard = self.firewall.readable() => drop(heard?),
                 }
                 let soon = Instant::now() + SETTLE;
-                // Kept in `self`, so that a cancelled wait does not start over.
+                // The time is stored in `self`, so that a cancelled wait does not start again.
                 let due = self.last.map_or(soon, |last| soon.max(last + self.pause));
                 self.due = Some(due);
                 due
@@ -77,12 +77,12 @@ impl Watch {
         sleep_until(due.into()).await;
         self.due = None;
         self.last = Some(Instant::now());
-        // Emptied before the caller compares, because a change that comes later must wake the caller again.
+        // The sockets are emptied before the caller compares the host, so that a later change wakes the caller again.
         drain(&self.network)?;
         drain(&self.firewall)
     }
 
-    /// Delays the next return of [`Self::changed`] by a pause: the current changes are this process's own.
+    /// Delays the next return of [`Self::changed`] by a pause, because the current changes are this process's own.
     pub fn put_off(&mut self) {
         self.due = Some(Instant::now() + self.pause);
     }
@@ -97,21 +97,21 @@ impl Watch {
 fn subscribe(protocol: Option<Protocol>, groups: &[u32]) -> io::Result<AsyncFd<OwnedFd>> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
-    // The first group is bit 0.
+    // Groups are counted from 1, and group 1 is bit 0.
     let mask = groups.iter().fold(0, |mask, group| mask | 1 << (group - 1));
     bind(&socket, &SocketAddrNetlink::new(0, mask))?;
     AsyncFd::new(socket)
 }
 
-/// Reads until nothing is left.
+/// Reads all pending notifications.
 fn drain(socket: &AsyncFd<OwnedFd>) -> io::Result<()> {
-    // A longer notification is cut off. Nobody reads the content.
+    // A longer notification is truncated, which does not matter, because the content is ignored.
     let mut buffer = [0; 8192];
     while let Some(ready) = socket.readable().now_or_never() {
         let read = ready?.try_io(|socket| Ok(recv(socket, &mut buffer[..], RecvFlags::empty()).map(drop)?));
         match read {
             Ok(Ok(())) => {}
-            // The socket's buffer has overflowed. The caller compares everything anyway.
+            // The socket's buffer has overflowed. Lost notifications do no harm, because the caller compares the whole host.
             Ok(Err(error)) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {}
             Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(Err(error)) => return Err(error),
@@ -121,13 +121,13 @@ fn drain(socket: &AsyncFd<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// NETLINK_ROUTE is 0, which also stands for "no protocol".
+/// NETLINK_ROUTE is 0, which rustix expresses as `None`.
 const NETLINK_ROUTE: Option<Protocol> = None;
 /// RTNLGRP_* of `linux/rtnetlink.h`: links, then addresses, routes and rules of IPv4 and of IPv6.
 const NETWORK_GROUPS: &[u32] = &[1, 5, 7, 8, 9, 11, 19];
 /// NFNLGRP_NFTABLES of `linux/netfilter/nfnetlink.h`.
 const FIREWALL_GROUPS: &[u32] = &[7];
-/// How long a change of several parts takes.
+/// How long to wait after a notification for related changes.
 const SETTLE: Duration = Duration::from_millis(20);
 /// The shortest time between two returns, unless opened otherwise.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! Replays the corpora of the fuzz targets that concern the host.
+//! Replays the corpora of the fuzz targets for this crate.
 #![allow(
     unreachable_pub,
     clippy::indexing_slicing,
@@ -21,8 +21,8 @@ fn rulesets_for_the_helper() {
 proptest::proptest! {
     #![proptest_config(Config::with_cases(20_000))]
 
-    /// Pieces of nftables text that an attacker might write, in any order. Most rulesets are refused; an accepted one
-    /// touches only this profile's tables.
+    /// Pieces of nftables text that an attacker might write, in any order. Most rulesets are refused. An accepted one changes
+    /// only this profile's tables.
     #[test]
     fn pieces_of_rulesets_for_the_helper(pieces in vec(select(PIECES), 0..12)) {
         nft_ruleset::run(pieces.concat().as_bytes());

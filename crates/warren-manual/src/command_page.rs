@@ -8,7 +8,7 @@ use clap_mangen::Man;
 
 use super::page::{Manual, escaped};
 
-/// A command with the name of its page, such as `warren-exit-init`, and the name of the page above it.
+/// The page of one command: the command, the page's name, such as `warren-exit-init`, and the name of the parent command's page.
 pub(super) struct CommandPage<'a> {
     pub(super) command: &'a Command,
     pub(super) name: &'a str,
@@ -18,7 +18,7 @@ pub(super) struct CommandPage<'a> {
 }
 
 impl CommandPage<'_> {
-    /// The page in man(7)'s macros.
+    /// Returns the page as roff source with the macros of man(7).
     pub(super) fn to_roff(&self, manual: &Manual<'_>) -> io::Result<Vec<u8>> {
         let Self { command, name, line, .. } = self;
         let (usage, origin) = (synopsis(command, line), manual.origin);
@@ -48,11 +48,11 @@ impl CommandPage<'_> {
         Ok(page)
     }
 
-    /// The examples of `--help`, a line each.
+    /// The examples of `--help`, one per line.
     fn examples(&self) -> String {
         let help = self.command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        // Below the examples, `warren --help` lists the exit codes. On a page, they have a section of their
-        // own.
+        // The text after the examples in `warren --help` lists the exit codes. It is left out, because exit codes have their own
+        // section on a page.
         let examples = help.split("\n\n").next().unwrap_or_default();
         let lines = examples.lines().filter(|line| line.starts_with(' '));
         let lines: String = lines.map(|line| format!("{}\n", escaped(line.trim()))).collect();

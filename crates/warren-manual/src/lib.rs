@@ -25,7 +25,7 @@ impl Manual<'_> {
     pub fn write(&self, directory: &Path, program: Command, name: &str, line: &str) -> io::Result<()> {
         fs::create_dir_all(directory)?;
         let mut program = program.disable_help_subcommand(true);
-        // Gives each subcommand its global options, which clap otherwise does only when it parses.
+        // This adds the global options to each subcommand, which clap otherwise does only when it parses arguments.
         program.build();
         self.write_below(directory, &CommandPage { command: &program, name, line, parent: None })
     }

@@ -4,12 +4,12 @@ use std::time::{Duration, SystemTime};
 
 use warren_control::timestamp;
 
-/// The settings that the pages of one program share, besides its arguments.
+/// The content that all pages of one program share.
 #[derive(Clone, Copy, Debug)]
 pub struct Manual<'a> {
     /// Exit codes and their meaning.
     pub exit_status: &'a [(&'a str, &'a str)],
-    /// Pages that belong together although neither is below the other: the name of a page, and the related pages with
+    /// Related pages of which neither is a subcommand of the other: each entry is the name of a page, and its related pages with
     /// their sections.
     pub related: &'a [(&'a str, &'a [&'a str])],
     /// Version and date.
@@ -42,7 +42,7 @@ impl Origin {
 pub fn escaped(line: &str) -> String {
     // roff may print an unescaped `-` as a hyphen (U+2010). An option that is copied from the page would then not work.
     let text = line.replace('\\', "\\e").replace('-', "\\-");
-    // A dot or quote at the start of a line begins a macro. `\&` has no width, and moves it from the start.
+    // A dot or quote at the start of a line would begin a macro. `\&`, which has no width, is inserted before it.
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 

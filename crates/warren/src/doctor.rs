@@ -1,7 +1,7 @@
 //! `warren doctor`: finds what keeps Warren from working, or from working well, on this host.
 //!
-//! `facts` asks the host, `checks` judges the answers, and only `repair` changes anything, after showing it. `measured_path` is a command
-//! of its own (`--path`), which measures the path to the exit.
+//! `facts` collects facts about the host, `checks` evaluates them, and `repair` makes changes, which it prints first.
+//! `measured_path` is a command of its own (`--path`), which measures the path to the exit.
 
 mod checks;
 mod facts;
@@ -32,7 +32,7 @@ pub(crate) fn run(directories: &Directories, arguments: &DoctorArgs) -> anyhow::
         for finding in findings.iter().filter(|finding| !finding.repairs.is_empty()) {
             repair::carry_out(directories, finding);
         }
-        // Gathers the facts again, so that the findings show the results of the repairs.
+        // The facts are gathered again, so that the findings show the results of the repairs.
         findings = checks::all(&facts::gather(directories));
     }
     if arguments.json {

@@ -3,8 +3,8 @@
 //! The modules:
 //! - `cli`: the arguments, and the commands that need no daemon of their own
 //! - `doctor`: `warren doctor`
-//! - `proc_net`, `lost_kill_switch`, `runtime`: what both of them share
-//! - `fuzzing`: the parsers for fuzz targets
+//! - `proc_net`, `lost_kill_switch`, `runtime`: parts that `cli` and `doctor` share
+//! - `fuzzing`: access to private parsers for fuzz targets
 //!
 //! The daemons are in `warren_client` and `warren_exit`.
 #![forbid(unsafe_code)]
@@ -35,7 +35,7 @@ use cli::args::{
     UpArgs,
 };
 
-/// Runs the program: does what its arguments ask for.
+/// Runs the command that the program's arguments specify.
 pub fn main() -> std::process::ExitCode {
     panics::abort_on_panic();
     cli::complete::answer_shell();
@@ -128,7 +128,7 @@ fn up(directories: &Directories, log: &LogSettings, arguments: UpArgs) -> anyhow
     block_on(client::up(directories, options))
 }
 
-/// `up` for a user who is not root. Only root can read the profile's file, so only its name is known.
+/// `up` for a user who is not root. The profile is given by name, because only root can read its file.
 fn up_as_member(directories: &Directories, arguments: UpArgs) -> anyhow::Result<()> {
     let UpArgs { profile, timeout, kill_switch, dry_run, exit } = arguments;
     if kill_switch || dry_run || exit.is_some() {
@@ -189,7 +189,8 @@ async fn down(directories: &Directories, arguments: DownArgs) -> anyhow::Result<
     client::down(directories, &name).await
 }
 
-/// Removes what killed daemons left, including closed kill switches unless `--keep` is given. Running daemons are not touched.
+/// Undoes the changes of killed daemons, and opens closed kill switches unless `--keep` is given. Running daemons are not
+/// affected.
 async fn cleanup(directories: &Directories, arguments: CleanupArgs) -> anyhow::Result<()> {
     // Killed commands may have left private keys in temporary files.
     for directory in [directories.config.clone(), directories.config.join("clients")] {
@@ -213,7 +214,7 @@ async fn cleanup(directories: &Directories, arguments: CleanupArgs) -> anyhow::R
     let name = client::profile_name(&name)?;
     let directory = DaemonDirectory::new(&directories.runtime, &name);
     if !directory.exists() && warren_host::dns::recover(&directories.state, &name).await?.is_empty() {
-        // There is nothing to clean up: the profile's daemon left nothing, or never ran.
+        // The profile's daemon has left no changes or never ran. Only checks that the profile exists.
         return config::find_profile(&directories.config, Some(name.as_ref())).map(drop).map_err(Into::into);
     }
     warren_host::dns::recover(&directories.state, &name).await?;

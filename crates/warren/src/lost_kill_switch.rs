@@ -1,8 +1,8 @@
-//! Describes a kill switch that another program has opened, for commands.
+//! Describes, for commands, a kill switch whose table another program has deleted or changed.
 
 use warren_host::kill_switch::{Standing, table_name};
 
-/// Describes a kill switch whose table is gone or changed.
+/// Returns a sentence about a kill switch whose table is gone or changed.
 pub(crate) fn describe(standing: Standing, name: &str) -> String {
     let table = table_name(name);
     match standing {

@@ -15,7 +15,7 @@ pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Networks that this host has a route to or an address in. Default routes are left out.
+/// Networks to which this host has a route or in which it has an address. Default routes are left out.
 pub(crate) fn networks_of_this_host() -> Vec<IpNet> {
     let (ipv4, ipv6) = (read(IPV4_ROUTES), read(IPV6_ROUTES));
     let mut networks: Vec<IpNet> = ipv4_routes(&ipv4).map(|route| IpNet::V4(route.network)).collect();
@@ -28,7 +28,7 @@ pub(crate) fn networks_of_this_host() -> Vec<IpNet> {
     networks
 }
 
-/// The device that the default route takes.
+/// The device of the default route.
 pub(crate) fn egress_device() -> Option<String> {
     default_device_ipv4(&read(IPV4_ROUTES)).or_else(|| default_device_ipv6(&read(IPV6_ROUTES)))
 }
@@ -39,7 +39,7 @@ fn default_device_ipv4(text: &str) -> Option<String> {
 }
 
 fn default_device_ipv6(text: &str) -> Option<String> {
-    // The kernel keeps a default route on the loopback device that refuses every packet.
+    // Routes on the loopback device are skipped, because the kernel has a default route there that rejects all packets.
     let defaults =
         ipv6_routes(text).filter(|route| route.network == Ipv6Net::default() && route.device != "lo");
     defaults.map(|route| (route.metric, route.device.to_owned())).min().map(|(_, device)| device)
@@ -49,7 +49,7 @@ fn default_device_ipv6(text: &str) -> Option<String> {
 pub(crate) struct Ipv4Route<'a> {
     pub(crate) device: &'a str,
     pub(crate) network: Ipv4Net,
-    /// Unspecified for a network on the link.
+    /// The unspecified address if the network is on-link.
     pub(crate) gateway: Ipv4Addr,
     metric: u32,
 }
@@ -82,7 +82,7 @@ pub(crate) fn ipv4_routes(text: &str) -> impl Iterator<Item = Ipv4Route<'_>> {
 pub(crate) struct Ipv6Route<'a> {
     pub(crate) device: &'a str,
     pub(crate) network: Ipv6Net,
-    /// Unspecified for a network on the link.
+    /// The unspecified address if the network is on-link.
     pub(crate) next_hop: Ipv6Addr,
     metric: u32,
 }
@@ -93,7 +93,7 @@ impl<'a> Ipv6Route<'a> {
         let [destination, length, _, _, next_hop, metric, _, _, _, device] = fields.as_slice() else {
             return None;
         };
-        // Unlike in the file for IPv4, addresses are in network byte order, and the other numbers are also hexadecimal.
+        // Unlike in `/proc/net/route`, addresses are in network byte order, and all other numbers are hexadecimal too.
         let address = |field: &str| u128::from_str_radix(field, 16).ok().map(Ipv6Addr::from);
         Some(Self {
             device,
@@ -106,11 +106,12 @@ impl<'a> Ipv6Route<'a> {
 
 /// The routes in the text of `/proc/net/ipv6_route`.
 pub(crate) fn ipv6_routes(text: &str) -> impl Iterator<Item = Ipv6Route<'_>> {
-    // Unlike the file for IPv4, this one has no line with the names of the columns.
+    // Unlike `/proc/net/route`, this file has no line with the names of the columns.
     text.lines().filter_map(Ipv6Route::read)
 }
 
-/// The local addresses in the text of `/proc/net/fib_trie`. There, a local address is a leaf with `/32 host LOCAL` below it.
+/// The local addresses in the text of `/proc/net/fib_trie`. In this file, a local address is a leaf with `/32 host LOCAL` below
+/// it.
 pub(crate) fn local_addresses(trie: &str) -> Vec<Ipv4Addr> {
     let mut leaf = None;
     let mut addresses = Vec::new();
@@ -148,7 +149,7 @@ mod tests {
         let text = HEADER.to_owned()
             + "eth0\t00000000\t010011AC\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
                eth0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n";
-        // The words are in the byte order of the machine that wrote them.
+        // The test data is in little-endian byte order.
         if cfg!(target_endian = "little") {
             let networks: Vec<String> = ipv4_routes(&text).map(|route| route.network.to_string()).collect();
             assert_eq!(networks, ["0.0.0.0/0", "172.17.0.0/16"]);

@@ -1,4 +1,4 @@
-//! The runtime of one command. It runs on the calling thread alone.
+//! Runs a command's asynchronous code on the calling thread.
 
 use anyhow::Context as _;
 
@@ -7,14 +7,14 @@ use anyhow::Context as _;
 /// # Errors
 /// The future's own errors. Also when no runtime can be started.
 pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    // Uses one thread, because a daemon enters its sandbox in here. The sandbox confines the calling thread and threads that it
-    // starts later, but not threads that run already.
+    // The runtime has one thread, because a daemon enters its sandbox in it. The sandbox applies to the calling thread and to
+    // threads that it starts later, but not to threads that already run.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime; check the limits on descriptors and memory")?;
     let outcome = runtime.block_on(future);
-    // Does not wait for a look-up that the system's resolver has not answered, because its answer is no longer needed.
+    // This does not wait for a blocking look-up by the system's resolver, whose answer is no longer needed.
     runtime.shutdown_background();
     outcome
 }

@@ -1,4 +1,4 @@
-//! Staying alive: changes of the path, of the host's network or of the exits do not end the tunnel.
+//! Changes of the path, of the host's network or of the exits do not end the tunnel.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
     assert!(flows::unanswered(&net.client, FLOWS) > 0, "the path of some flows is broken");
     std::thread::sleep(seconds(1));
     assert_eq!(flows::unanswered(&net.client, FLOWS), 0, "the flows have moved to other connections");
-    // The connection whose packets were dropped is back, with another port.
+    // The connection whose packets were dropped carries packets again, from another local port.
     let carried = |client: &Client<'_>| client.status().each("packets_in");
     let before = carried(&client);
     eventually(seconds(10), "every connection carries flows", || {
@@ -77,7 +77,7 @@ fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
     net.router.sh("nft 'table ip n { chain c { type nat hook postrouting priority 100; ip saddr 192.0.2.2 udp dport 443 snat to 198.51.100.1:10000-10999; }; }'").ok();
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
-    // The echo continues past the last rebind. Each rebind itself takes a moment.
+    // The echo must run until after the last rebind. Each rebind itself takes some time.
     let each = pause + Duration::from_millis(500);
     let asking = flows::answers(&net.client, each * u32::try_from(count).unwrap() + seconds(2));
     let tcp = flows::TcpFlows::open(&net, 4);
@@ -192,7 +192,7 @@ fn a_black_hole_of_some_seconds_ends_no_connection() {
     client.up();
 
     net.black_hole();
-    // An idle client notices at its next keep-alive; a client in use notices at once.
+    // An idle client notices the loss at its next keep-alive. A client with traffic notices it at once.
     eventually(seconds(15), "the status is reconnecting", || {
         net.client.sh("ping -c 1 -W 1 203.0.113.2");
         client.status().text("/state") == "reconnecting"
@@ -214,7 +214,8 @@ fn a_black_hole_of_some_seconds_ends_no_connection() {
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
 }
 
-/// Scorecard F19: inner packets of both IP versions over an IPv4 carrier, over an IPv6 carrier, and over whichever answers first.
+/// Scorecard F19: inner packets of both IP versions over an IPv4 carrier, over an IPv6 carrier, and over the IP version that
+/// answers first.
 #[test]
 #[ignore = "needs three exits; `scripts/torture families` runs it"]
 fn both_ip_versions_are_carried_by_each_and_by_a_name_that_has_both() {

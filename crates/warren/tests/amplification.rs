@@ -1,4 +1,4 @@
-//! What an exit that answers strangers sends to a forged source address.
+//! How much an exit that answers strangers sends to a forged source address.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::support::counters::{HEADERS, packets_and_bytes_of_one};
 use crate::support::forged::{Forger, answered, stranger, swallow_answers};
 use crate::support::{Exit, ExitOptions, Net, peer, seconds};
 
-/// Longer than an exit keeps a half-open handshake.
+/// A time after which an exit has given up a half-open handshake.
 const FORGOTTEN: Duration = seconds(15);
 
 /// Scorecard B4: RFC 9000, section 8.1.
@@ -33,7 +33,7 @@ fn forged_first_flights_bring_three_times_their_bytes_at_most_and_less_where_add
     let (alone, alone_answers, alone_bytes) = provoke(0, &flights[0][..1]);
     let (whole, whole_answers, whole_bytes) = provoke(1, &flights[1]);
 
-    // Enough half-open handshakes that the next one must prove its address.
+    // Starts so many half-open handshakes that the exit requires address validation for the next one.
     for (number, flight) in (10..).zip(&flights[2..202]) {
         forger.send(stranger(number), &flight[0]);
     }

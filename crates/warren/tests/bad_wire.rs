@@ -50,7 +50,7 @@ fn bytes_stay_right_over_a_path_that_spoils_every_fiftieth_datagram() {
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     datagrams_one_by_one(&net);
-    // With this offload off, each packet leaves with a complete checksum, which the receiver then verifies.
+    // With `tx` offload off, each packet leaves with a complete checksum, which the receiver then verifies.
     net.internet.host.sh("ethtool -K eth0 tx off").ok();
     client.up();
     client.sh("ethtool -K warren0 tx off");
@@ -83,7 +83,7 @@ fn bytes_stay_right_over_a_path_that_spoils_every_fiftieth_datagram() {
     }
     client.down();
 
-    // The control: the same check would notice corrupted bytes outside the tunnel.
+    // The control: without the tunnel, the same check notices corrupted bytes.
     net.unfilter();
     let byte = "@th,320,8 set 0xa5";
     let there = format!("tcp dport {PORT} {byte}");
@@ -96,7 +96,7 @@ fn bytes_stay_right_over_a_path_that_spoils_every_fiftieth_datagram() {
     assert!(wrong()[0] > before[0], "no packet was found to be wrong");
 }
 
-/// Scorecard F5 is `WARREN_TWICE=20000`.
+/// For row F5 of the scorecard (docs/torture.md), run this test with `WARREN_TWICE=20000`.
 #[test]
 fn what_comes_twice_is_delivered_once() {
     let Some(net) = Net::new() else { return };
@@ -109,7 +109,7 @@ fn what_comes_twice_is_delivered_once() {
     for (host, device, direction) in ways {
         let carrier = format!("udp {direction} 443");
         net.router.sh(&table(device, "ingress", device, &format!("{carrier} counter"))).ok();
-        // The copy passes this rule too. Its mark keeps it from being counted or copied again.
+        // The copy passes this rule too. By its mark, it is not counted or copied again.
         let copied = format!("{carrier} meta mark != 2 meta mark set 2 counter dup to \"eth0\"");
         host.sh(&table("twice", "egress", "eth0", &copied)).ok();
     }
@@ -138,18 +138,19 @@ fn what_comes_twice_is_delivered_once() {
     client.down();
 }
 
-/// Scorecard F5 is `WARREN_LATE=20000` in each direction.
+/// For row F5 of the scorecard (docs/torture.md), run this test with `WARREN_LATE=20000`, the number of datagrams in each
+/// direction.
 #[test]
 fn what_comes_late_is_delivered_all_the_same() {
     let Some(net) = Net::new() else { return };
     let late = asked("WARREN_LATE");
     let sent: u32 = late.unwrap_or(1_000);
-    // Out of 256. The scorecard delays a tenth of the datagrams. In the short test a random tenth could exceed the limit, so it
-    // delays a twentieth.
+    // The rule delays datagrams with a random byte below this value. The scorecard delays a tenth of the datagrams. The short
+    // test delays a twentieth, because by chance a tenth could exceed the test's limit.
     let below = if late.is_some() { "26" } else { "13" };
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
-    // With this offload off, each datagram is complete. late.py forwards it through a raw socket.
+    // With `tx` offload off, each datagram has a complete checksum, which late.py needs to forward it through a raw socket.
     for host in [&net.client, &net.exit] {
         host.sh("ethtool -K eth0 tx off").ok();
     }
@@ -160,7 +161,7 @@ fn what_comes_late_is_delivered_all_the_same() {
         let taken = format!("udp {port} 443 @th,320,8 < {below} counter drop");
         net.router.sh(&table("late", "ingress", device, &taken)).ok();
         let taken = || packets_of_one(&net.router.sh("nft list table netdev late").ok());
-        // Counted on the link, because repair may deliver every one of them nevertheless.
+        // Reordering is counted on the link, because repair may deliver all datagrams in order.
         flows::echo_numbered(&net.client, 5_000);
         assert!(taken() > 0, "no datagram is taken from the link");
 
@@ -188,7 +189,7 @@ pub(crate) fn table(name: &str, hook: &str, device: &str, rule: &str) -> String 
     format!("nft 'table netdev {name} {{ chain passing {{ {hook} {rule}; }}; }}'")
 }
 
-/// How many numbers arrived, and how many arrived after a later number. Fails on a duplicate.
+/// Returns how many numbers arrived, and how many of them arrived after a higher number. Fails on a duplicate.
 fn none_twice(mut came: Vec<u32>) -> (usize, usize) {
     let total = came.len();
     let behind = came.windows(2).filter(|pair| pair[1] < pair[0]).count();
@@ -198,7 +199,7 @@ fn none_twice(mut came: Vec<u32>) -> (usize, usize) {
     (total, behind)
 }
 
-/// UDP payload bytes seen by the only counter of an nft listing.
+/// Returns the UDP payload bytes of the only counter in an nft listing.
 fn payload(listing: &str, headers: u64) -> u64 {
     let (packets, bytes) = packets_and_bytes_of_one(listing);
     bytes - packets * headers
@@ -211,7 +212,8 @@ pub(crate) fn datagrams_one_by_one(net: &Net) {
     }
 }
 
-/// Rules that change one byte of the payload. Between namespaces no kernel verifies UDP checksums.
+/// Rules that change one byte of the payload. The receiving kernel does not detect the change, because UDP checksums are not
+/// verified between namespaces.
 fn spoilt(per_mille: u32) -> String {
     both_ways(&format!("numgen random mod 1000 < {per_mille} counter @th,320,8 set 0xa5"))
 }
@@ -230,7 +232,8 @@ const LINK_HEADER: u64 = 14;
 /// The TCP port on which the internet host echoes bytes.
 const PORT: u16 = 7_008;
 
-/// The bytes that the internet host received from the client over TCP, and the bytes that the client got back.
+/// Sends bytes over TCP to the internet host, which echoes them. Returns the bytes that the host received and those that the
+/// client got back.
 fn there_and_back(net: &Net, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let listener = net.internet.host.enter(|| TcpListener::bind((Net::INTERNET_V4, PORT)).unwrap());
     let listener = listener.join().unwrap();
@@ -266,7 +269,7 @@ fn wrong_packets(host: &Namespace) -> u64 {
     let text = host.sh("cat /proc/net/snmp").ok();
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
     let counter = |(protocol, name): (&str, &str)| -> u64 {
-        // A line of names and a line of numbers.
+        // Each pair consists of a line with names and a line with numbers.
         let mut pairs = lines.chunks(2);
         let pair = pairs.find(|pair| pair[0][0] == protocol).unwrap();
         let place = pair[0].iter().position(|word| *word == name).unwrap();

@@ -1,4 +1,4 @@
-//! Load: every lost packet is counted.
+//! Under load, every lost packet is counted.
 #![allow(clippy::print_stdout, reason = "test code")]
 
 use crate::support::balance::{assert_balanced, assert_wire_only_loses, drained};
@@ -55,7 +55,7 @@ fn what_the_wire_loses_is_sent_less_received_and_the_rest_still_balances() {
     );
     let _server = net.internet.iperf3(5201);
 
-    // iperf3 opens a UDP stream with one datagram and never starts if that one is lost. So it gets several tries.
+    // iperf3 opens a UDP stream with one datagram, and never starts if this datagram is lost. So it is tried several times.
     let is_enough = (0..5).any(|_| {
         let line = "timeout 12 iperf3 -c 203.0.113.2 -u -b 50M -l 1300 -t 5 --bidir || { sleep 1; exit 1; }";
         let came_to_its_end = net.client.sh(line).succeeded();
@@ -73,8 +73,8 @@ fn what_the_wire_loses_is_sent_less_received_and_the_rest_still_balances() {
     assert!(lost > 20, "2 % of the datagrams should be lost, but {lost} were");
 }
 
-/// Scorecard L7. Both ends of the tunnel share one core, and the sender has the other core. On a shared core the tunnel
-/// would slow the sender down. Both figures are meaningful only on an otherwise idle machine.
+/// Scorecard L7. Both ends of the tunnel share one core, and the sender has the other core, because on a shared core the tunnel
+/// would slow the sender down. The results are meaningful only on an otherwise idle machine.
 #[test]
 #[ignore = "a measurement; `scripts/torture flows` runs it"]
 fn twice_what_the_tunnel_carries_costs_it_nothing_and_every_packet_is_accounted_for() {
@@ -97,7 +97,7 @@ fn twice_what_the_tunnel_carries_costs_it_nothing_and_every_packet_is_accounted_
     assert!(daemon.is_running() && exit.daemon().is_running());
 }
 
-/// The number of rounds of each load. One load is what the tunnel carries, the other is twice that.
+/// The number of rounds of each load. One load is the tunnel's capacity, and the other one is twice the capacity.
 const ROUNDS: u64 = 4;
 
 /// Offers twice what the tunnel carries, in packets of 64 and of 1,200 bytes.

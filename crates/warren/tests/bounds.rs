@@ -1,4 +1,4 @@
-//! Limits on the resources that an exit uses on its host, whatever anybody sends.
+//! Whatever peers and strangers send, an exit uses only limited resources of its host.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::SocketAddrV4;
@@ -21,15 +21,15 @@ fn hostile_datagrams_cost_an_exit_no_answer_no_room_no_tunnel_and_few_lines_of_l
     bombard(true);
 }
 
-/// An exit that answers strangers passes every datagram to the QUIC library.
+/// Unlike a silent exit, an exit that answers strangers passes every datagram to the QUIC library.
 #[test]
 fn hostile_datagrams_cost_an_exit_that_answers_strangers_no_room_no_tunnel_and_few_lines_of_log() {
     bombard(false);
 }
 
-/// Sends an exit hostile datagrams while a tunnel is in use. First come arbitrary bytes from forged addresses. Then a
-/// real address adds attempts that are properly sealed but hostile inside. These attempts create connections, whose
-/// memory the allocator keeps for later ones. That memory is bounded and stops growing after a while.
+/// Sends an exit hostile datagrams while a tunnel is in use. First come arbitrary bytes from forged addresses. Then a real
+/// address adds connection attempts that are properly encrypted but have hostile content. These attempts create connections,
+/// whose memory the allocator keeps for later ones. That memory is bounded and stops growing after a while.
 fn bombard(silent: bool) {
     let Some(net) = Net::new() else { return };
     let hostile: Option<u32> = asked("WARREN_HOSTILE");
@@ -57,7 +57,7 @@ fn bombard(silent: bool) {
             let (from, datagram) = noise.next(number);
             forger.send(from, &datagram);
             forged_bytes += HEADERS + datagram.len() as u64;
-            // Sends no faster than the exit takes datagrams from its socket.
+            // The sender must not be faster than the exit reads datagrams from its socket.
             if number.is_multiple_of(20) {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -95,7 +95,7 @@ fn bombard(silent: bool) {
     let put_off = turned(&["address_unproven"]);
     eventually(seconds(10), "ping prints its summary", || pinging.output().contains("packet loss"));
     if hostile.is_some() {
-        // What remains is table capacity, and pages that a longer-lived allocation keeps.
+        // A remaining difference comes from the capacity of tables, and from pages that contain a longer-lived allocation.
         eventually(seconds(60), "the exit is as small as it was", || more() <= 2_048);
     }
     let pings = pinging.output().lines().find(|line| line.contains("packet loss")).unwrap().to_owned();
@@ -119,11 +119,11 @@ fn bombard(silent: bool) {
     if silent {
         assert!(alone <= 2_048, "{alone} KiB");
         assert!(refused > u64::from(count) / 4, "{refused} of {count} were refused");
-        // A handshake may start if the replayed packet's sender knew the exit's key.
+        // A few answers are allowed: a replayed packet whose original sender knew the exit's key may start a handshake.
         assert!(datagrams <= u64::from(count) / 100, "{datagrams} answers");
     } else {
         assert!(put_off > 0 && retried > 0, "{put_off}, {sealed:?}");
-        // The limit of RFC 9000 section 8.1 holds whatever was sent.
+        // The anti-amplification limit of RFC 9000 section 8.1 applies to all answers.
         assert!(bytes <= 3 * forged_bytes, "{bytes} bytes in answer to {forged_bytes}");
     }
     if hostile.is_some() {
@@ -171,7 +171,7 @@ fn sessions_that_come_and_go_without_end_fill_no_log() {
         start.elapsed()
     );
     assert!((100..=allowed).contains(&said), "{said} lines");
-    // A later log line reports the suppressed ones.
+    // After a pause, the next log line reports how many lines were suppressed.
     std::thread::sleep(seconds(1));
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
@@ -182,7 +182,7 @@ fn sessions_that_come_and_go_without_end_fill_no_log() {
 /// Hostile datagrams, the same sequence in each run.
 struct Noise {
     flights: [Vec<Vec<u8>>; 2],
-    /// First flights of clients that never continue.
+    /// First flights of handshakes that never continue.
     begun: Vec<Vec<Vec<u8>>>,
     state: u64,
 }
@@ -209,8 +209,8 @@ impl Noise {
             3 => Vec::new(),
             // An unknown QUIC version, with and without room for an answer.
             4 => [vec![0xc3], self.bytes(1_400)].concat(),
-            // A client's first flight, complete or truncated, with bytes changed anywhere. `spoilt(1)` takes the flight
-            // of a client that knows the exit's key.
+            // A client's first flight, complete or truncated, with bytes changed anywhere. `spoilt(1)` uses the flight of a
+            // client that knows the exit's key.
             5 | 6 => self.spoilt(0),
             _ => self.spoilt(1),
         };
@@ -228,7 +228,7 @@ impl Noise {
     fn spoilt(&mut self, whose: usize) -> Vec<u8> {
         let place = self.below(2);
         let mut datagram = self.flights[whose][place].clone();
-        // The changed bytes are after the token, or anywhere.
+        // Only bytes after the token are changed, or bytes anywhere.
         let from = if self.below(2) == 0 { 0 } else { 80 };
         for _ in 0..self.below(4) {
             let at = from + self.below(datagram.len() - from);

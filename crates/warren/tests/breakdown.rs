@@ -1,4 +1,4 @@
-//! When one part of a daemon panics, the whole daemon ends. What it leaves behind is undone as after SIGKILL.
+//! When one part of a daemon panics, the whole daemon ends. The changes that it leaves are undone as after SIGKILL.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::io::{Read as _, Write as _};
@@ -69,7 +69,7 @@ fn break_down(warren: &Warren<'_>, daemon: &str, part: &str) {
     let socket = warren.state(&format!("../runtime/{daemon}/control.sock"));
     let mut stream = UnixStream::connect(socket).unwrap();
     writeln!(stream, "{{\"request\":\"break_down\",\"part\":\"{part}\"}}").unwrap();
-    // There may be no daemon left to answer.
+    // Reading may fail, because the daemon may have ended without an answer.
     drop(stream.read_to_string(&mut String::new()));
 }
 

@@ -47,10 +47,10 @@ fn forty_broken_files_each_leave_a_running_exit_and_a_running_client_as_they_wer
     eventually(seconds(10), "ping prints its summary", || pinging.output().contains("packet loss"));
     let pings = pinging.output();
     let (sent, received) = (counted(&pings, " packets transmitted"), counted(&pings, " received"));
-    // On a busy machine a packet may wait longer than a queue allows.
+    // On a busy machine, packets may be dropped because they wait in a queue for too long. These drops are subtracted.
     let stale = [&client.status(), &exit.status()].map(|status| status.drop("carrier", "queue_delay"));
     let lost = sent - received;
-    // The last ping may still have been in flight.
+    // One lost ping is allowed, because the last one may still have been in flight.
     assert!(
         sent > 100 && lost <= stale.iter().sum::<u64>() + 1,
         "{lost} of {sent} lost, {stale:?} of them waited too long: {pings}"
@@ -139,7 +139,7 @@ const CLIENT: Breakages = &[
     ("\n[client\n", "is not TOML"),
 ];
 
-/// Complete texts of a `clients.toml` to import.
+/// Broken texts of a whole `clients.toml` to import.
 const CLIENTS: Breakages = &[
     ("[[client]]\n", "clients.toml"),
     ("[[client]]\nname = \"a\"\npublic_key = \"x\"\ncreated = \"2026-01-01T00:00:00Z\"\n", "clients.toml"),
@@ -147,7 +147,7 @@ const CLIENTS: Breakages = &[
     ("", "clients.toml names no client; remove it, or write `client = []` into it"),
 ];
 
-/// Sums the numbers before `what` in ping's output.
+/// Returns the sum of the numbers before `what` in ping's output.
 fn counted(output: &str, what: &str) -> u64 {
     let number = |line: &str| line.split_once(what)?.0.rsplit(' ').next()?.parse::<u64>().ok();
     output.lines().filter_map(number).sum()
@@ -186,7 +186,7 @@ impl Daemon<'_> {
         1
     }
 
-    /// Offers files that are not text, or cannot be read as a file.
+    /// Puts objects at the file's path that are not text or cannot be read as a file.
     fn refuses_what_is_no_text(&self) -> usize {
         let away = self.file.with_extension("away");
         let name = self.file.file_name().unwrap().to_str().unwrap();
@@ -202,7 +202,7 @@ impl Daemon<'_> {
         for (offer, says) in &offers {
             offer();
             self.refuses(says);
-            // The offer is a file or a directory.
+            // The object is a file or a directory.
             drop(std::fs::remove_file(&self.file));
             drop(std::fs::remove_dir(&self.file));
         }
@@ -215,7 +215,7 @@ impl Daemon<'_> {
         offers.len() + 1 + self.refuses_in(&self.key, "no key\n", "private_key_file")
     }
 
-    /// Expects the reload to fail with one sentence, which the status repeats.
+    /// Expects the reload to fail with one sentence, which the status then contains too.
     fn refuses(&self, says: &str) {
         let refused = self.warren.run(&format!("reload {}", self.name));
         assert_eq!(refused.code, Some(1), "{refused:?}");

@@ -39,7 +39,7 @@ fn a_removed_client_is_cut_off_within_two_seconds_for_good() {
         let again = client.warren.run("up home");
         assert_eq!(again.code, Some(4), "{}", again.stderr);
     }
-    // The other client noticed nothing.
+    // The other client has lost nothing.
     assert_eq!(flows::echo_from_each(&host, 20_000..20_001), 1);
     assert_eq!(other.status().number("/reconnects"), 0);
 }

@@ -39,7 +39,8 @@ fn a_wall_clock_that_jumps_ends_no_session_and_keeps_none_from_beginning() {
         }
         flows::longest_gap(&asking.join().unwrap())
     };
-    // A busy machine may delay a process this long once, so three tries are allowed. A clock that matters would fail all three.
+    // On a busy machine, a process may be delayed this long once, so there are three tries. If the clock had an effect, all three
+    // would fail.
     let gap = (0..3).map(|_| longest_gap()).find(|gap| *gap <= seconds(1));
     let gap = gap.expect("three jumps of the wall clock stalled the tunnel for over a second, three times");
     println!(

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::finished;
 
-/// What bash offers for the last word of a line.
+/// Returns the words that bash offers for the last word of a line.
 fn offered(directory: &Path, line: &str) -> Vec<String> {
     let script = format!(
         "source <(warren completions bash); COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_TYPE=9; \
@@ -18,7 +18,7 @@ fn offered(directory: &Path, line: &str) -> Vec<String> {
     bash.args(["-c", &script]).env("PATH", path).env("WARREN_CONFIG_DIR", directory.join("config"));
     bash.env("WARREN_RUNTIME_DIR", directory.join("run")).env("WARREN_STATE_DIR", directory.join("state"));
     let words = finished(&mut bash).ok();
-    // For an empty word, bash also gets every option.
+    // Options are removed unless the line contains one, because for an empty word bash also offers all options.
     let is_asked = |word: &&str| !word.starts_with("--") || line.contains("--");
     words.lines().map(str::trim).filter(is_asked).map(str::to_owned).collect()
 }

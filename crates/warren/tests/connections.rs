@@ -1,4 +1,4 @@
-//! N connections of one session: flows spread over them, and each flow stays on one connection.
+//! Several connections of one session: flows are spread over them, and each flow stays on one connection.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use crate::support::{self, Client, Exit, Net, Status, flows};

@@ -1,4 +1,4 @@
-//! The control socket against other users of the host. A user other than root cannot read, change or redirect anything.
+//! The control socket against other users of the host. A user other than root cannot use, replace or redirect it.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::io::{Read as _, Write as _};
@@ -29,7 +29,7 @@ fn another_user_neither_asks_nor_replaces_the_control_socket_while_daemons_start
     let mut exit = Exit::init(&net, &ExitOptions::default());
     exit.run();
     let socket = exit.warren.state("../runtime/exit/control.sock");
-    // Readable and writable for everybody, so that a changed mode or content would show.
+    // The file is readable and writable for everybody, so that an unwanted change of its mode or content is detected.
     let target = tempfile::NamedTempFile::new().unwrap();
     std::fs::set_permissions(target.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
     let work = tempfile::tempdir().unwrap();
@@ -104,7 +104,8 @@ fn no_daemon_starts_in_a_directory_that_others_can_write_to() {
     client.assert_host_unchanged();
 }
 
-/// The exit has a user of its own. An attacker who takes over that user must not become root through commands that root runs there.
+/// The exit has a user of its own. An attacker who takes over that user must not become root through commands that root runs in
+/// the exit's directories.
 #[test]
 fn what_the_exits_user_leaves_does_not_lead_roots_commands_astray() {
     let Some(net) = Net::new() else { return };
@@ -155,7 +156,7 @@ fn what_the_exits_user_leaves_does_not_lead_roots_commands_astray() {
             let _ = std::fs::remove_file(&link);
             symlink(leads_to, &link).unwrap();
             let refused = exit.warren.run(line);
-            // A dangling journal link counts as no journal.
+            // A dangling link in place of the journal is treated like a missing journal.
             if leads_to.exists() || !link.ends_with("journal") {
                 assert_eq!(refused.code, Some(1), "{line}: {refused:?}");
                 assert!(refused.stderr.contains("symbolic link"), "{line}: {refused:?}");

@@ -51,7 +51,7 @@ fn many_clients_cost_an_exit_little_and_its_operator_no_waiting() {
     std::thread::sleep(busy);
     crowd.shared.phase.store(LISTENING, SeqCst);
     let Shared { sent, answered, .. } = &*crowd.shared;
-    // Packets that are unanswered by then count as lost.
+    // Packets without an answer within this time count as lost.
     let quiet = Instant::now();
     while answered.load(SeqCst) < sent.load(SeqCst) && quiet.elapsed() < seconds(5) {
         std::thread::sleep(Duration::from_millis(50));
@@ -123,7 +123,7 @@ fn a_hundred_clients_whose_exit_was_away_for_long_are_soon_back_and_tried_seldom
     assert!(memory_kib <= 96 * 1024, "{memory_kib} KiB");
 }
 
-/// The longest turns in this part of the exit's log. The exit has only one worker. The first line is left out, because it also
+/// Returns the longest turns of the exit's only worker in this part of its log. The first line is left out, because it also
 /// covers the time before this part.
 fn longest_turns(log: &str) -> Vec<Duration> {
     let of_line = |line: &str| line.split("cpu_us=").nth(1)?.split_whitespace().next()?.parse().ok();
@@ -152,7 +152,8 @@ fn slowest<T>(mut what: impl FnMut() -> T) -> Duration {
     times.max().unwrap()
 }
 
-/// How long the exit takes to return its metrics to an HTTP request. Connects directly, so that no program's start is measured.
+/// How long the exit takes to return its metrics to an HTTP request. Does not run another program, whose start would be measured
+/// too.
 fn scrape(host: &Namespace) -> Duration {
     // The exit caches the page for half a second.
     std::thread::sleep(Duration::from_millis(600));

@@ -17,7 +17,7 @@ fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
     exit.configure(|config| config.with("dns", "servers", Value::Array(vec![Net::INTERNET_V4.into()])));
     exit.run();
     let client = Client::with(&net, &exit.enrol("laptop"));
-    // The first sessions fill caches and pools.
+    // The first sessions are not measured, because they fill caches and pools.
     for _ in 0..3 {
         client.up();
         client.warren.run("down home").ok();
@@ -44,7 +44,7 @@ fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
     assert!(net.client.pids().is_empty(), "no process is left");
     assert_eq!(files, client.warren.files(), "no file is left");
     assert_eq!((before.descriptors, before.threads), (after.descriptors, after.threads));
-    // After few cycles, pages that are not yet returned make a larger difference.
+    // After only a few cycles, pages that the allocator has not yet returned matter more.
     let slack_kib = if asked_cycles.is_some() { 0 } else { 512 };
     assert!(after.memory_kib <= before.memory_kib * 11 / 10 + slack_kib, "memory: {before:?}, {after:?}");
     if asked_cycles.is_some() {

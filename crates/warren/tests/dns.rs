@@ -1,5 +1,5 @@
-//! Which resolver the client's programs ask for names: only the tunnel's while it is up. Afterwards the resolver
-//! configuration is the same as before, byte for byte.
+//! While the tunnel is up, the client's programs ask only its resolver. After the tunnel is down, the resolver configuration is
+//! byte for byte the same as before the tunnel.
 //!
 //! ```text
 //!   client ----- router 192.0.2.1: the local network's resolver, which knows `router.test`
@@ -106,7 +106,7 @@ fn lan_that_takes_a_listed_resolvers_address_gets_no_query_and_status_says_so() 
     assert_eq!(way(), inside, "the resolver is still reached by the tunnel");
     eventually(seconds(5), "status says so", || status().contains(said));
 
-    // Control: the profile itself may take the resolver out of the tunnel.
+    // Control: the profile itself may exclude the resolver from the tunnel.
     let excluded = profile.with("routes", "exclude", vec!["10.77.0.53/32"]);
     client.warren.write("home.toml", 0o600, &excluded.text());
     client.warren.run("reload home").ok();
@@ -155,7 +155,7 @@ fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
     assert_eq!(net.client_queries(), before);
     client.down();
 
-    // The exception: the profile says that the host's resolvers stay.
+    // The exception is a profile by which the host's resolvers stay.
     let profile = profile.with("dns", "servers", Value::Array(Vec::new()));
     let client = Client::with(&net, &profile);
     let up = client.warren.run("up home");
@@ -211,7 +211,7 @@ fn resolv_conf_of_every_kind_comes_back_exactly_after_a_kill_and_after_a_power_c
         assert!(asks(host, "www.internet.test"), "{kind}: the exit's resolver answers");
         client.down();
 
-        // Three ways to undo what a killed daemon left behind. Each restores the host.
+        // There are three ways to undo the changes of a killed daemon. Each restores the host.
         for after in ["cleanup", "down home", "up home"] {
             client.up();
             client.signal(Signal::KILL);
@@ -239,7 +239,7 @@ fn resolv_conf_of_every_kind_comes_back_exactly_after_a_kill_and_after_a_power_c
     assert!(file.exists());
     client.warren.run("down").ok();
     assert!(!file.exists(), "the file did not exist before, and is gone again");
-    // After a real boot the other changes would be gone. Here they are still in place.
+    // After a real boot, the daemon's other changes would be gone. In this test they are still in place.
     std::fs::create_dir(&runtime).unwrap();
     std::fs::write(runtime.join("journal"), journal).unwrap();
     std::fs::write(runtime.join("lock"), "").unwrap();
@@ -313,7 +313,7 @@ fn two_profiles_come_down_in_any_order_and_the_original_stands_at_the_end() {
     client.assert_host_unchanged();
 }
 
-/// An exit whose clients are told to use `resolver`.
+/// An exit that tells its clients to use `resolver`.
 pub(crate) fn exit_with_resolver<'net>(net: &'net Net, resolver: &str) -> Exit<'net> {
     let mut exit = Exit::init(net, &ExitOptions::default());
     exit.configure(|config| config.with("dns", "servers", Value::Array(vec![resolver.into()])));
@@ -321,8 +321,8 @@ pub(crate) fn exit_with_resolver<'net>(net: &'net Net, resolver: &str) -> Exit<'
     exit
 }
 
-/// The local network's resolver on the router, which the client uses until a tunnel is up. The router counts the
-/// queries that it sees, per side.
+/// The local network's resolver on the router, which the client uses until a tunnel is up. The router counts the queries from
+/// each side.
 pub(crate) fn local_resolver(net: &Net) -> Running {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/internet_host.py");
     let mut resolver = net.router.start(&["python3", "-u", script, "192.0.2.1", "2001:db8:1::1", "router"]);
@@ -350,9 +350,9 @@ pub(crate) struct Queries {
 }
 
 pub(crate) trait CountsQueries {
-    /// From the client, outside the tunnel.
+    /// Counts queries from the client outside the tunnel.
     fn client_queries(&self) -> Queries;
-    /// From the exit, on behalf of its clients.
+    /// Counts queries from the exit on behalf of its clients.
     fn exit_queries(&self) -> Queries;
 }
 
@@ -406,12 +406,12 @@ for kind in socket.SOCK_DGRAM, socket.SOCK_STREAM:
     host.sh(&format!("RES_OPTIONS='timeout:1 attempts:1' timeout 30 python3 -c '{SCRIPT}' {resolver}")).ok();
 }
 
-/// How many resolvers the host's file names.
+/// The number of resolvers in the host's file.
 fn asked_lines(host: &Namespace) -> usize {
     host.sh("cat /etc/resolv.conf").ok().lines().filter(|line| line.starts_with("nameserver")).count()
 }
 
-/// Makes a file deletable again on drop.
+/// Makes an immutable file deletable again on drop.
 struct Mutable<'a>(&'a Path);
 
 impl Drop for Mutable<'_> {

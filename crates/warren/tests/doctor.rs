@@ -1,4 +1,4 @@
-//! What the doctor finds on a real host, and what it repairs.
+//! The doctor's findings on a real host, and its repairs.
 
 use serde_json::Value;
 
@@ -88,7 +88,8 @@ fn doctor_finds_what_keeps_a_running_exit_from_forwarding() {
     assert_eq!(verdict(&broken, "configuration"), "problem");
 }
 
-/// The obstacles that the doctor and the exit's log name are real, and the commands that they suggest let clients through.
+/// The firewall chains that the doctor and the exit's log report do block clients, and the commands that they suggest let clients
+/// through.
 #[test]
 fn a_firewall_that_drops_keeps_clients_out_until_the_lines_that_the_exit_names_are_run() {
     let Some(net) = Net::new() else { return };
@@ -133,7 +134,7 @@ fn doctor_of_a_client_knocks_at_its_exit_beside_a_tunnel_that_is_up() {
     client.up();
     let session = client.status().number("/session/id");
 
-    // A busy machine may take longer than the doctor waits.
+    // On a busy machine, the exit may not answer within the time that the doctor waits, so the check is repeated.
     eventually(seconds(40), "the doctor's verdict on the exit is good", || {
         let answer = client.warren.run("doctor --json");
         verdict(&findings(&answer), "exit") == "good"

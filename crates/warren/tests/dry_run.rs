@@ -31,7 +31,7 @@ fn dry_run_prints_what_up_does_and_changes_nothing() {
         .replace("nameserver 192.0.2.1", &format!("nameserver {}", Net::INTERNET_V4));
     let lines: Vec<&str> = said.lines().collect();
     let is_said = |line: &str| assert!(lines.contains(&line), "{line:?} is not in\n{said}");
-    // The dry run announced everything that the host now shows.
+    // Everything that is now on the host was in the output of the dry run.
     for address in client.sh("ip -o address show dev warren0 scope global | awk '{print $4}'").lines() {
         let with_prefix = if address.contains('/') { address.to_owned() } else { format!("{address}/32") };
         is_said(&format!("ip address add {with_prefix} dev warren0"));
@@ -40,7 +40,8 @@ fn dry_run_prints_what_up_does_and_changes_nothing() {
         for route in client.sh(&format!("ip -N {version} route show table all proto 87")).lines() {
             let after = |word: &str| route.split(word).nth(1).unwrap().split(' ').next().unwrap();
             let (device, table) = (after("dev "), after("table "));
-            // The link's own network, which stays outside. `-N` prints RTN_THROW of `linux/rtnetlink.h` as a number.
+            // A route of type `throw` keeps the link's own network outside. `-N` prints RTN_THROW of `linux/rtnetlink.h` as the
+            // number 9.
             if let Some(network) = route.strip_prefix("9 ").map(|rest| rest.split(' ').next().unwrap()) {
                 is_said(&format!("ip {version} route add throw {network} table {table} proto 87"));
                 continue;

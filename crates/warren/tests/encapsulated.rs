@@ -1,7 +1,7 @@
-//! Packets inside packets: an inner checksum that a kernel left to the device is correct on arrival, behind two NATs.
+//! Encapsulated packets: an inner checksum that a kernel has left to the device is correct on arrival behind two NATs.
 //!
 //! The sender is a container behind the client. The links beyond both ends of the tunnel compute checksums in software. So the
-//! receiving kernels verify them. Otherwise kernels verify no checksums between namespaces.
+//! receiving kernels verify the checksums, which kernels otherwise do not do between namespaces.
 #![allow(clippy::print_stdout, reason = "test code")]
 
 use crate::support::protocols::{ask, echo};
@@ -12,7 +12,7 @@ const PARTIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/partia
 const CONTAINER_V4: &str = "172.30.0.2";
 const CONTAINER_V6: &str = "fd30::2";
 
-/// The overlay's addresses: container, internet host.
+/// The overlay's addresses of the container and of the internet host.
 const OVERLAY: [[&str; 2]; 2] = [["10.9.0.1", "fd09::1"], ["10.9.0.2", "fd09::2"]];
 
 #[test]
@@ -58,7 +58,7 @@ fn a_checksum_left_to_the_device_is_right_behind_the_tunnel_also_inside_of_ip() 
         let mut counter = counting(&net.internet.host, version);
         send(&container, inside, internet);
         counter.wait_for_output(&format!("{COUNT} right, 0 wrong"));
-        // The NATs know the flow by now and let the answer in.
+        // By now the NATs have an entry for the flow and let the answer in.
         let mut counter = counting(&container, version);
         send(&net.internet.host, internet, exit);
         counter.wait_for_output(&format!("{COUNT} right, 0 wrong"));
@@ -76,14 +76,15 @@ fn overlay(container_address: &str, internet_address: &str, exit_address: &str, 
     client.up();
     let internet = &net.internet.host;
     if checksum != "noudpcsum" {
-        // Linux's NAT corrupts an outer checksum if the inner one is left to the device, even without a tunnel. Between
-        // real machines the inner checksum is complete before it reaches a NAT.
+        // Even without a tunnel, Linux's NAT corrupts the outer checksum of a packet whose inner checksum is left to the device.
+        // Between real machines this does not happen, because the inner checksum is complete before the packet reaches a NAT.
         for end in [&container, internet] {
             end.sh("ethtool -K eth0 tx off").ok();
         }
     }
 
-    // Both ends use one port, which NAT keeps. The container's first packet must arrive before the other end sends anything.
+    // Both ends use the same port, which NAT does not change. The container must send the first packet, so that the NATs have an
+    // entry for the flow.
     let vxlan = |host: &Namespace, [own_v4, own_v6]: [&str; 2], local: &str, remote: &str| {
         host.sh(&format!(
             "ip link add overlay mtu 1280 type vxlan id 5 dstport 40789 srcport 40789 40790 local {local} remote {remote} {checksum}; \

@@ -49,8 +49,8 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
     let (mut most, mut stalled, mut gone) = (0, Duration::ZERO, Duration::ZERO);
     std::thread::scope(|scope| {
         let others = scope.spawn(|| say_nothing(&net.client, exit_key, COUNT));
-        // `stalled` is the time of the last sample in which every place for forged handshakes is taken. `gone` is the time of
-        // the first sample after which no sample has a handshake.
+        // `stalled` is the time of the last sample in which all slots for forged handshakes are in use. `gone` is the time of the
+        // first sample after which no sample has a handshake.
         while !others.is_finished() || gone <= stalled {
             assert!(start.elapsed() < seconds(60), "{:?}", Handshakes::of(&exit));
             let Handshakes { in_flight, .. } = Handshakes::of(&exit);
@@ -94,11 +94,11 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
 const AT_ONCE: u64 = 384;
 const FORGED_AT_ONCE: u64 = 100;
 
-/// The time after which an exit gives up a handshake, and the time that the test may take to notice.
+/// The time after which an exit gives up a handshake, and the additional time in which the test must notice it.
 const HANDSHAKE_TIMEOUT: Duration = seconds(10);
 const A_LOOK: Duration = Duration::from_millis(500);
 
-/// What an exit's status says about its handshakes.
+/// The counts of handshakes in an exit's status.
 #[derive(Clone, Copy, Debug)]
 struct Handshakes {
     in_flight: u64,
@@ -155,7 +155,7 @@ fn ten_thousand_reloads_sessions_and_refusals_leave_the_exit_as_large_as_it_was(
     };
     let first = rss(&exit);
     let start = Instant::now();
-    // By the end of the first half, everything bounded has reached its bound.
+    // Sizes are compared from the middle of the test on, because bounded data structures have reached their limits at that time.
     let mut sizes = Vec::new();
     for _ in 0..PARTS {
         turn(COUNT / PARTS);
@@ -170,7 +170,7 @@ fn ten_thousand_reloads_sessions_and_refusals_leave_the_exit_as_large_as_it_was(
         start.elapsed()
     );
     assert!(exit.daemon().is_running());
-    // A leak of 170 bytes per operation would show.
+    // A leak of 170 bytes per operation would exceed this limit.
     assert!(grown <= 1_024, "{grown} KiB");
 }
 
@@ -186,7 +186,7 @@ fn say_nothing(host: &Namespace, exit_key: PublicKey, count: usize) -> (usize, D
             let (mut inbox, mut closed, mut longest) = (Inbox::new(), 0, Duration::ZERO);
             let mut begun = 0;
             while closed < count {
-                // An exit lets one network start this many handshakes at once.
+                // An exit accepts this many handshakes from one network at once.
                 while begun < count && begun < connected.len() + 50 {
                     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
                     socket.set_nonblocking(true).unwrap();

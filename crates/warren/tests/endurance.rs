@@ -1,4 +1,5 @@
-//! What a tunnel survives over minutes. `scripts/torture` runs these tests for as long as the scorecard says; the suite has shorter ones.
+//! Tests of long faults that a tunnel survives. `scripts/torture` runs them for as long as the scorecard says, and the test suite
+//! for a shorter time.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -34,7 +35,8 @@ fn flow_survives_black_holes() {
         let back = eventually(seconds(60), "traffic is back", passes);
         println!("{hole:?}: back {back:.1?} after the path");
         measured.push(format!("{}: {back:.1?}", hole.as_secs()));
-        // TCP doubles its timeout at each retransmission. Long black holes end the flow.
+        // Only after short black holes must the flow survive, because TCP doubles its timeout at each retransmission and gives up
+        // in longer ones.
         if hole <= seconds(20) {
             assert_eq!(flow.wait(seconds(60)), Some(0), "the flow survives: {}", flow.output());
             assert_eq!(

@@ -30,7 +30,7 @@ fn program_inside_never_leaves_outside_up_going_down_or_killed() {
     assert!(first.stderr.contains("this host stays outside"), "{}", first.stderr);
     assert_eq!(client.warren.run(&format!("exec -- {ADDRESS_V6}")).ok(), Net::EXIT_V6);
     assert_eq!(client.sh(ADDRESS), Net::CLIENT_V4);
-    // Control: the same attempts get out if the program is not inside.
+    // Control: the same attempts leave outside if the program is not inside.
     leaks.assert_all("not inside");
     let outside = Counted::outside(&net);
     let before = outside.packets();
@@ -53,13 +53,13 @@ fn program_inside_never_leaves_outside_up_going_down_or_killed() {
     let (attempts, leaked) = while_inside(&client, &outside, || {
         client.signal(Signal::KILL);
         std::thread::sleep(seconds(1));
-        // The program stays cut off, no matter what cleans up after the daemon.
+        // The program stays without network access, no matter which command cleans up after the daemon.
         client.warren.run("cleanup --keep").ok();
     });
     println!("measured: killed: {leaked} of {attempts}");
     assert_eq!(leaked, 0, "of {attempts} after the daemon was killed");
 
-    // Under the next daemon, the programs of an earlier one are inside again.
+    // When the next daemon runs, programs from the time of an earlier daemon are inside again.
     let mut waiting = client.warren.start("exec home -- sleep 3600");
     eventually(seconds(20), "it is inside", || {
         client
@@ -151,7 +151,7 @@ fn users_and_units_are_put_inside_as_the_profile_allows() {
     let Some(cgroups) = net.client.own_cgroups() else { return };
     let exit = exit_with_resolver(&net, Net::INTERNET_V4);
     let profile = exit.enrol("laptop").with("routes", "include", vec!["10.9.0.0/16"]);
-    // Answers to visitors have a routing table of their own too.
+    // With forwards, answers to visitors have a routing table of their own too.
     let profile = profile.with("forwards", "allow", vec!["tcp/8443"]);
     let client = Client::with(&net, &profile);
     client.sh(&format!("chmod 755 {}", client.warren.config("..").display()));
@@ -174,7 +174,7 @@ fn users_and_units_are_put_inside_as_the_profile_allows() {
     assert_eq!(inside.stdout.trim_end(), Net::EXIT_V4, "{inside:?}");
     assert_eq!(client.warren.run_as_nobody("exec -- id -u").ok(), "65534");
 
-    // systemd puts a unit with `Slice=warren-home.slice` there.
+    // systemd puts a unit with `Slice=warren-home.slice` into this cgroup.
     let unit = cgroups.path("warren.slice/warren-home.slice/web.service");
     std::fs::create_dir(&unit).unwrap();
     let mut program =
@@ -227,7 +227,7 @@ fn strangers_neither_keep_users_out_nor_fill_the_log_and_a_profile_that_is_down_
     assert!(nothing.stderr.contains("no profile allows users"), "{nothing:?}");
 }
 
-/// Connects often, says nothing, and keeps the connections. Prints how many are answered.
+/// Opens many connections, sends nothing, and keeps them open. Prints how many are answered.
 const CONNECT: &str = r#"
 import os, socket, sys, time
 held = []
@@ -261,7 +261,7 @@ fn an_nft_that_fails_leaves_nothing_behind_accuses_nobody_and_is_tried_again() {
     let client = Client::with(&net, &profile);
     let tables = || client.sh("/usr/sbin/nft list tables");
 
-    // The table cannot be listed although it exists. The daemon must remember it, or `down` would leave it behind.
+    // nft fails to list the table although it exists. The daemon must remember the table, or `down` would leave it behind.
     fails("list table inet warren-exec_home");
     let daemon = client.run("info");
     client.warren.run("exec home -- true").ok();
@@ -271,7 +271,7 @@ fn an_nft_that_fails_leaves_nothing_behind_accuses_nobody_and_is_tried_again() {
     assert!(!tables().contains("warren-exec_home"), "{}", tables());
     drop(daemon);
 
-    // The table cannot be loaded after its cgroup was made again.
+    // nft fails to load the table after its cgroup was recreated.
     let daemon = client.run("info");
     assert_eq!(client.warren.run(&format!("exec home -- {ADDRESS}")).ok(), Net::EXIT_V4);
     fails("table inet warren-exec_home {");
@@ -282,7 +282,7 @@ fn an_nft_that_fails_leaves_nothing_behind_accuses_nobody_and_is_tried_again() {
     assert_eq!(client.warren.run(&format!("exec home -- {ADDRESS}")).ok(), Net::EXIT_V4);
     std::thread::sleep(seconds(2));
     assert!(!daemon.output().contains("somebody has changed"), "{}", daemon.output());
-    // The control: somebody does change the table.
+    // The control: another program does change the table.
     client.sh("/usr/sbin/nft flush table inet warren-exec_home");
     eventually(seconds(20), "that is said", || daemon.output().contains("somebody has changed the table"));
     client.warren.run("down home").ok();
@@ -313,7 +313,7 @@ printf '%s
 ' "$input" | /usr/sbin/nft "$@"
 "#;
 
-/// Runs a program inside that tries every way out. Fails if any packet leaves outside the tunnel.
+/// Runs a program inside that tries to send in every way. Fails if any packet leaves outside the tunnel.
 #[track_caller]
 fn assert_inside(client: &Client<'_>, outside: &Counted<'_>, when: &str) {
     let (attempts, leaked) = while_inside(client, outside, || {});
@@ -321,7 +321,7 @@ fn assert_inside(client: &Client<'_>, outside: &Counted<'_>, when: &str) {
     assert_eq!(leaked, 0, "of {attempts} while {when}");
 }
 
-/// Does something while a program inside tries every way out. Returns the numbers of attempts and of packets that left
+/// Runs `act` while a program inside tries to send in every way. Returns the numbers of attempts and of packets that left
 /// outside.
 #[track_caller]
 fn while_inside(client: &Client<'_>, outside: &Counted<'_>, act: impl FnOnce()) -> (usize, u64) {
@@ -348,7 +348,7 @@ fn names_are_asked_inside(net: &Net, client: &Client<'_>) {
         assert!(!finds("www.router.test"), "{servers} is not asked");
         assert_eq!(net.client_queries(), before, "no query left outside");
     }
-    // Control: a program of the host asks outside.
+    // Control: a program of the host asks a resolver outside.
     let before = net.client_queries();
     ask_every_way(&net.client, "192.0.2.1");
     assert!(net.client_queries().udp > before.udp);
@@ -373,8 +373,8 @@ impl<'net> Counted<'net> {
         )
     }
 
-    /// Counts packets that leave the client outside the tunnel. After the client's daemon was killed, the client's kernel
-    /// answers the exit with ICMP errors. They come from no program, so they are not counted.
+    /// Counts packets that leave the client outside the tunnel. After the client's daemon was killed, the client's kernel answers
+    /// the exit with ICMP errors. These errors are not counted, because no program sends them.
     fn outside(net: &'net Net) -> Self {
         let (v4, v6) = (Net::EXIT_V4, Net::EXIT_V6);
         let rules = format!(

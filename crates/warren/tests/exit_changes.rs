@@ -38,7 +38,7 @@ fn other_resolvers_reach_connected_clients_and_leave_the_profile_s_own_alone() {
         resolvers(&net.client) == ["203.0.113.3", "2001:db8:3::3"]
     });
     assert_eq!(resolvers(&other_host), ["203.0.113.9"], "the profile wins");
-    // With a kill switch, nothing leaves while the host changes.
+    // With a kill switch, no packet leaves outside while the host is being changed.
     exit.configure(|config| with_resolvers(config, &[]));
     exit.warren.run("reload exit").ok();
     eventually(seconds(10), "the exit names none", || resolvers(&net.client) == ["192.0.2.1"]);
@@ -125,13 +125,13 @@ fn an_exit_changes_nothing_with_an_update_that_no_client_can_use() {
             log.contains("one that cannot be used") && log.contains(what)
         });
     }
-    // The controls: a client applies an update that it can use, but only if both sides have agreed on updates.
+    // The controls: a client applies a valid update, but only if both sides have negotiated updates.
     let sound = Update { number: 1, dns: vec![vec![203, 0, 113, 2]], ..Update::default() };
     told(&net, UPDATES, sound.clone(), |_| resolvers(&net.client) == ["203.0.113.2"]);
     told(&net, 0, sound, |client| client.warren.run("logs home").ok().contains("a message out of order"));
 }
 
-/// Connects to an exit that lies once, and waits for the consequence.
+/// Connects to an exit that sends one false update, and waits for the consequence.
 fn told(net: &Net, features: u64, lie: Update, consequence: impl Fn(&Client<'_>) -> bool) {
     let (key, own) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
     let profile = Profile::parse(&format!(
@@ -184,7 +184,7 @@ fn resolvers(host: &Namespace) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix("nameserver ")).map(str::to_owned).collect()
 }
 
-/// Whether the way to an address leads into a tunnel.
+/// Whether the route to an address leads into a tunnel.
 fn is_inside(host: &Namespace, address: &str) -> bool {
     host.sh(&format!("ip route get {address}")).ok().contains("dev warren0")
 }

@@ -10,7 +10,7 @@ fn the_last_good_address_does_while_the_name_is_unknown_and_a_new_one_is_taken()
     let Some(net) = Net::new() else { return };
     let mut exit =
         Exit::start_with(&net, &ExitOptions { endpoint: "exit.test:443".into(), ..ExitOptions::default() });
-    // Only the daemon's own queries are marked. No other program may query outside the tunnel.
+    // Counts queries outside the tunnel without a mark. Only the daemon's own queries, which are marked, may leave there.
     net.client.sh("nft 'table inet asked { counter outside { }; chain sent { type filter hook postrouting priority 300; \
                    oifname eth0 meta mark and 0xffff != 0x5761 meta l4proto { tcp, udp } th dport { 53, 853 } counter name outside; }; }'").ok();
     let outside = || client_counter(&net);

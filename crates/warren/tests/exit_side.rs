@@ -1,4 +1,4 @@
-//! On the exit's own side, an enrolled client reaches only what the operator allows.
+//! On the exit's side, an enrolled client reaches only the internet and what the operator allows.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::Ipv4Addr;
@@ -64,7 +64,7 @@ fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowe
                     }
                 }
                 to_test.send(()).unwrap();
-                // The client keeps running, so that queued packets leave.
+                // The client must keep running until its queued packets have left.
                 let mut answer = None;
                 client
                     .until("the test goes on", |_| {
@@ -89,7 +89,7 @@ fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowe
     go_on.send(true).unwrap();
     sent.recv().unwrap();
     eventually(seconds(20), "the allowed network is reached", || accepted()[2] >= PACKETS);
-    // The replaced table's counters start at zero.
+    // The table was replaced, so its counters start at zero again.
     eventually(seconds(20), "packets to all other targets are refused", || refused() >= 4 * PACKETS);
     assert_eq!(accepted()[..2], [0; 2]);
     go_on.send(false).unwrap();
@@ -123,7 +123,7 @@ fn a_client_reaches_no_neighbour_of_the_exits_by_any_address_unless_it_is_allowe
     };
 
     assert_eq!(answers(&addresses), [false; 2]);
-    // The control: a network counts as internet until the exit has an address on it.
+    // The control: a network counts as part of the internet until the exit has an address in it.
     let (neighbour, own, later) = beside(2);
     net.router.sh(&neighbour).ok();
     assert_eq!(answers(&later), [true; 2]);
@@ -136,7 +136,7 @@ fn a_client_reaches_no_neighbour_of_the_exits_by_any_address_unless_it_is_allowe
     exit.configure(|config| config.with("access", "allow", vec!["198.41.1.0/24", "2a01:4f8:1::/64"]));
     exit.warren.run("reload exit").ok();
     assert_eq!((answers(&addresses), answers(&later)), ([true; 2], [false; 2]));
-    // After the exit loses its address there, the network counts as internet again.
+    // After the exit loses its address in the network, the network counts as part of the internet again.
     net.exit.sh("ip address del 198.41.2.2/24 dev eth0; ip address del 2a01:4f8:2::2/64 dev eth0").ok();
     eventually(seconds(8), "the network is reached", || answers(&later) == [true; 2]);
     client.down();
@@ -178,7 +178,7 @@ fn clients_of_a_routed_prefix_have_their_own_addresses_on_the_internet() {
     let [own, exits] = counted();
     assert!(own >= 5 && exits == 0, "{own} {exits}");
 
-    // The control, which also shows that a running exit applies this setting.
+    // The control: with NAT66, the addresses are translated. It also shows that a running exit applies this setting.
     let file = exit.warren.config("exit.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("[nat]"), "{text}");
@@ -191,7 +191,7 @@ fn clients_of_a_routed_prefix_have_their_own_addresses_on_the_internet() {
     client.down();
 }
 
-/// "Connected but no internet": another program applies its own settings while the exit runs.
+/// The problem "connected but no internet": another program changes settings that the exit needs while it runs.
 #[test]
 fn forwarding_and_the_exits_addresses_are_its_own_while_it_runs() {
     let Some(net) = Net::new() else { return };

@@ -1,4 +1,4 @@
-//! How much of an exit one client can take, and how much remains for others.
+//! How much of an exit's capacity one client can use, and how much remains for others.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::Ipv4Addr;
@@ -19,7 +19,7 @@ const LENGTH: usize = 1_228;
 const MEGABITS: f64 = 10.0;
 const LASTING: Duration = seconds(15);
 
-/// Scorecard L6: each of the three gets at least 90 % of its rate and loses at most 1 %.
+/// Scorecard L6: each of the three clients gets at least 90 % of its rate and loses at most 1 %.
 #[test]
 #[ignore = "a measurement; scripts/torture runs it"]
 fn three_clients_keep_their_rate_beside_one_that_takes_what_it_gets() {
@@ -111,7 +111,7 @@ async fn paced(key: PrivateKey, exit_key: PublicKey, port: u16) -> u64 {
         }
         client.run(Duration::from_millis(2)).await;
     }
-    // Lets the last queued packets leave.
+    // Gives the last queued packets time to leave.
     for _ in 0..50 {
         client.run(Duration::from_millis(5)).await;
     }

@@ -1,4 +1,4 @@
-//! Resources that the system denies to the daemons: disk space and file descriptors.
+//! The daemons run out of disk space or file descriptors.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::path::Path;
@@ -23,7 +23,7 @@ fn a_full_disk_keeps_the_exit_s_clients_as_they_were_until_there_is_room() {
     eventually(seconds(10), "the exit answers", || exit.warren.status().is_some());
     let clients = || disk.inside(&net.exit, &daemon, "cat exit/clients.store").ok();
     disk.fill(&net.exit, &daemon);
-    // The store's last block on disk still has room for some lines.
+    // First fills the last block of the store on disk, which still has room for some lines.
     for line in ["exit client add filler", "exit invite guest"] {
         let is_full = |number: &u32| exit.warren.run(&format!("{line}-{number}")).code != Some(0);
         (0..100).find(is_full).expect("the disk becomes full");
@@ -42,7 +42,7 @@ fn a_full_disk_keeps_the_exit_s_clients_as_they_were_until_there_is_room() {
         assert_eq!(known(), known_before, "a failed {line} changed nothing");
     }
     assert_eq!(clients(), before, "failed writes left the file alone");
-    // The lease is new, and cannot be written either.
+    // The client's lease is new, and cannot be written either.
     let client = Client::with(&net, &profile);
     client.up();
     client.sh("ping -c 1 -W 2 203.0.113.2");
@@ -132,7 +132,8 @@ fn an_exit_whose_descriptors_are_used_up_keeps_carrying_and_does_not_spin() {
     println!("measured: R1: {used:?} of processor time in two seconds, {} commands waiting", held.len());
     assert!(used < Duration::from_millis(400), "{used:?} of processor time in two seconds");
     assert!(refused() > refused_before, "descriptors ran out again meanwhile");
-    // The other clients' traffic passes too. Packets that the echo cannot handle on a busy machine do not count as the exit's loss.
+    // The other clients' traffic passes too. Packets are counted by rules, so that packets that the echo loses on a busy machine
+    // do not count as the exit's loss.
     let chain = |name: &str, hook: &str, port: &str| {
         format!("chain {name} {{ type filter hook {hook} priority raw; udp {port} 7 counter; }};")
     };
@@ -172,8 +173,8 @@ impl SmallDisk {
         Self { directory: directory.as_ref().display().to_string() }
     }
 
-    /// A script that mounts the disk, with the directory's content, and then runs the program after it. `ip netns exec`
-    /// keeps the mount private.
+    /// A shell script that mounts the disk, copies the directory's content onto it, and then runs the following program. `ip
+    /// netns exec` keeps the mount private.
     fn script(&self) -> String {
         let at = &self.directory;
         format!(
@@ -183,7 +184,7 @@ impl SmallDisk {
     }
 
     fn program(&self) -> [&str; 4] {
-        // Leaks one line of text.
+        // The text is leaked, because the options need a static string.
         let script = format!("{}exec \"$@\"", self.script());
         ["sh", "-c", Box::leak(script.into_boxed_str()), "sh"]
     }

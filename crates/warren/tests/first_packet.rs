@@ -1,5 +1,5 @@
-//! What an observer on the path can read in a client's first packets. Their keys derive from a connection ID in the
-//! packet (RFC 9001 section 5.2). The packets are captured from the shipped binary.
+//! What an observer on the path can read in a client's first packets, which anybody can decrypt: their keys derive from a
+//! connection ID in the packet (RFC 9001 section 5.2). The packets come from the real binary.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use crate::support::attacker::{Attacker, crypto_frame};
 use crate::support::{Client, Exit, ExitOptions, Net, Profile, eventually, seconds};
 
-/// TLS extensions by their registered numbers: server name, groups, point formats, signature algorithms, ALPN,
-/// certificate types (two), versions, resumption, key shares and transport parameters. Libraries also send status
-/// request and extended master secret.
+/// TLS extensions by their registered numbers: server name, groups, point formats, signature algorithms, ALPN, certificate types
+/// (two), versions, resumption, key shares and transport parameters. The list also has status request and extended master secret,
+/// which other libraries send.
 const KNOWN_EXTENSIONS: [u16; 13] = [0, 5, 10, 11, 13, 16, 19, 20, 23, 43, 45, 51, 57];
 /// Transport parameters that QUIC libraries send: those of RFC 9000, RFC 9221 and the acknowledgement frequency draft.
 const KNOWN_PARAMETERS: [u64; 13] =
@@ -36,7 +36,7 @@ fn a_client_s_first_packets_say_nothing_that_only_warren_says() {
         assert!(KNOWN_EXTENSIONS.contains(number), "extension {number}");
     }
     for id in seen.parameters() {
-        // Identifiers of the form 31 N + 27 are reserved to be ignored (RFC 9000 section 18.1). Libraries send them.
+        // Identifiers of the form 31 N + 27 are reserved and must be ignored (RFC 9000 section 18.1). Some libraries send them.
         assert!(KNOWN_PARAMETERS.contains(&id) || id % 31 == 27, "transport parameter {id:#x}");
     }
 
@@ -51,7 +51,7 @@ fn a_client_s_first_packets_say_nothing_that_only_warren_says() {
     assert_eq!(seen.extension(16), Some(&b"\0\x03\x02h3"[..]));
 }
 
-/// The control: forbidden content is found wherever in the packets it is.
+/// The control: the check finds forbidden content anywhere in the packets.
 #[test]
 fn what_only_warren_says_is_found_in_first_packets_that_have_it() {
     let key = PrivateKey::generate().unwrap().public();
@@ -124,7 +124,7 @@ impl Seen {
         if seen.is_whole() {
             seen.extensions = extensions(&seen.hello);
         }
-        // Joined, so that a text split between two frames is found as well.
+        // The frames' content is joined, so that a text that is split between two frames is found too.
         seen.texts.push(seen.hello.clone());
         seen
     }
@@ -224,7 +224,8 @@ fn crypto_frames(payload: &[u8]) -> Vec<(usize, Vec<u8>)> {
 
 /// The extensions of a ClientHello (RFC 8446 section 4.1.2).
 fn extensions(hello: &[u8]) -> BTreeMap<u16, Vec<u8>> {
-    // Message header, version and 32 random bytes. Then session ID, cipher suites and compression methods, each with a length.
+    // The message begins with header, version and 32 random bytes. Session ID, cipher suites and compression methods follow, each
+    // with a length.
     let mut rest = &hello[4 + 2 + 32..];
     for prefix in [1, 2, 1] {
         rest = &rest[prefix + big_endian(&rest[..prefix])..];

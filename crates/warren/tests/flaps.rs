@@ -23,7 +23,7 @@ fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() 
     };
     let flaps = asked("WARREN_FLAPS");
     let count = flaps.unwrap_or(6);
-    // A busy machine needs more time.
+    // The test suite allows more time, because the machine may be busy.
     let within = if flaps.is_some() { seconds(3) } else { seconds(11) };
     let away: u64 = asked("WARREN_FLAP_SECONDS").unwrap_or(1);
     // Each kind runs once before measuring starts, because first-time allocations stay.
@@ -34,19 +34,20 @@ fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() 
         if number == 2 {
             before = uses();
         }
-        // The link is down for longer than the client waits for a packet.
+        // The link must be down for longer than the time after which the client notices missing packets.
         if by == "carrier" {
             net.router
                 .sh(&format!("ip link set to-client down && sleep {away} && ip link set to-client up"))
                 .ok();
         } else {
-            // The gateway is on-link and not behind the tunnel, although the route does not say so.
+            // Setting a link down removes its default routes and IPv6 addresses, so they are added again. The IPv4 route
+            // names no device, but its gateway is on this link and not behind the tunnel.
             client.sh(&format!(
                 "ip link set eth0 down && sleep {away} && ip link set eth0 up && ip route add default via 192.0.2.1 && \
                  ip -6 address add 2001:db8:1::2/64 dev eth0 && ip -6 route add default via 2001:db8:1::1 dev eth0",
             ));
         }
-        // Nothing is sent in this time, so no traffic helps the client to notice.
+        // No traffic is sent, so the client must notice the link's return by itself.
         let back = Instant::now();
         std::thread::sleep(seconds(1));
         let ping = "ping -c 1 -W 1 203.0.113.2";

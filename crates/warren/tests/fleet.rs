@@ -94,7 +94,7 @@ fn a_client_enrolled_at_one_exit_connects_at_the_other_and_is_cut_off_there() {
         other.status().list("/sessions").len() == 1
     });
     println!("measured: cut off elsewhere {:?} after the command", since.elapsed());
-    // The control: the other client goes on.
+    // The control: the other client is not affected.
     assert_eq!(flows::echo_from_each(&host, 20_000..20_001), 1);
     assert_eq!(flows::echo_from_each(&net.client, 20_001..20_002), 0, "nothing of a removed client passes");
     assert!(other.warren.run("exit client list --removed").ok().contains("laptop"));
@@ -133,7 +133,7 @@ fn each_exit_shows_the_whole_fleet_and_its_metrics_are_those_of_rules_and_panels
     assert!(status.contains("client of the fleet's store expires in 13 days"), "{status}");
     assert!(status.contains("server a.example:2379 of the fleet's store has expired"), "{status}");
 
-    // A name that would break the metrics ends the link, and the exit goes on.
+    // If a link reports a name that would break the metrics, the exit closes the link and keeps running.
     let before = fleet.store.connections(link);
     let certificates = vec![certificate("a\"} 1\nwarren_x", 1)];
     fleet.store.say(link, FleetMessage::Certificates { certificates });
@@ -155,7 +155,7 @@ fn an_exit_of_a_fleet_routes_no_network_with_the_fleets_store_to_a_client() {
         let routes = exit.warren.host.sh("ip route show dev warren-exit").ok();
         [routes.contains("198.51.99.0/24"), routes.contains("198.51.98.0/24")]
     };
-    // A member's name was never looked up, so any network may contain the member.
+    // While the name of a member of the store was never looked up, any network may contain the member.
     for (exit, link) in fleet.exits.iter_mut().zip(fleet.links) {
         fleet.store.say(link, members(&[("a", Some("203.0.113.7")), ("b", None)]));
         eventually(seconds(10), "the log says why no network is routed", || {
@@ -185,7 +185,7 @@ fn an_exit_of_a_fleet_routes_no_network_with_the_fleets_store_to_a_client() {
     assert_eq!(has(&fleet.exits[0]), [false, true]);
 }
 
-/// The message with these members of the store.
+/// Makes a message that reports these members of the store.
 fn members(members: &[(&str, Option<&str>)]) -> FleetMessage {
     let member = |&(endpoint, address): &(&str, Option<&str>)| {
         (endpoint.to_owned(), address.into_iter().map(|address| address.parse().unwrap()).collect())
@@ -285,7 +285,7 @@ fn of_two_machines_that_race_for_one_invitation_at_two_exits_one_is_enrolled() {
     invite.endpoint = format!("{SECOND_EXIT}:443");
     invite.exit_key = fleet.exits[1].status().text("/public_key").parse().unwrap();
     let at_second = invite.to_string();
-    // Both requests are on their way before either is answered.
+    // The delay makes sure that both requests are sent before either is answered.
     fleet.store.set_delay(std::time::Duration::from_millis(500));
     let host = net.second_client();
     let machines = [Client::bare(&net.client), Client::bare(&host)];
@@ -352,8 +352,8 @@ fn a_link_that_dies_hangs_or_talks_nonsense_costs_no_packet_and_comes_back() {
     }
 
     assert_eq!(fleet.exits[0].status().number("/pid"), pid);
-    // The control: after all that, changes go through. The request that a hung link received has also taken effect, at
-    // both exits.
+    // The control: after this, changes succeed again. The request that the hung link had received has also taken effect at both
+    // exits.
     fleet.exits[0].enrol("tablet");
     for exit in &fleet.exits {
         eventually(seconds(2), "both exits have the same clients", || {
@@ -383,9 +383,9 @@ fn an_exit_that_has_been_without_the_store_for_too_long_sends_its_clients_away_u
         println!(
             "measured: the last session ended {took:?} after the store had gone ({behaviour:?}), with max_staleness = 6s"
         );
-        // Two seconds on either side of the limit, and the time that the test takes to notice.
+        // The limit allows two seconds in either direction, plus the time that the test takes to notice.
         assert!(took > seconds(4) && took < seconds(8) + seconds(1) / 2, "{behaviour:?}: {took:?}");
-        // The control: the other exit, whose link lives, goes on.
+        // The control: the other exit, whose link works, keeps serving.
         assert_eq!(fleet.exits[1].status().0["fleet"]["is_stale"], false);
         let status = fleet.exits[0].warren.run("status exit").ok();
         assert!(status.contains("clients are sent away"), "{status}");
@@ -424,7 +424,7 @@ fn another_host_with_the_key_at_another_exit_replaces_the_session() {
         client.warren.run("status --json").stdout.contains("replaced")
             || client.warren.status().is_none_or(|status| status.text("/state") == "refused")
     });
-    // The control: the other client at the first exit goes on, and so does the newest session.
+    // The control: the other client at the first exit and the newest session are not affected.
     assert_eq!(flows::echo_from_each(&third, 20_000..20_001), 1);
     assert_eq!(flows::echo_from_each(&host, 20_000..20_001), 1);
     let said = || fleet.store.said(fleet.links[0]);
@@ -439,7 +439,7 @@ fn commands_of_a_fleet_are_those_of_warren_fleet_and_a_ticket_sets_up_an_exit() 
     let script = "#!/bin/sh\n\
                   if [ \"$1\" = join ]; then echo '{\"fleet\":\"ams\",\"exit\":\"ams2\",\"pools\":{\"ipv4\":\"10.70.0.0/16\",\"ipv6\":null}}'\n\
                   else echo \"$@\"; fi\n";
-    // A copy of warren, with the script beside it instead of the real program.
+    // A copy of warren in a directory where a script replaces the real `warren-fleet`.
     let warren = Warren::copied(&net.exit, &[("warren-fleet", script)]);
 
     warren.run("exit init --endpoint a.example.net --fleet warrenfleet1:x").ok();
@@ -454,7 +454,7 @@ fn commands_of_a_fleet_are_those_of_warren_fleet_and_a_ticket_sets_up_an_exit() 
     // If there is an exit on this host already, the ticket is not used up.
     let again = warren.run("exit init --endpoint a.example.net --fleet warrenfleet1:y");
     assert!(again.stderr.contains("exists already"), "{again:?}");
-    // An exit that does not run cannot tell the store of a change.
+    // A stopped exit refuses changes, because it cannot report them to the store.
     let refused = warren.run("exit client add laptop");
     assert!(refused.stderr.contains("belongs to a fleet and is not running"), "{refused:?}");
     // A fleet may have no IPv4.
@@ -464,7 +464,7 @@ fn commands_of_a_fleet_are_those_of_warren_fleet_and_a_ticket_sets_up_an_exit() 
     only_ipv6.run("exit init --endpoint a.example.net --fleet warrenfleet1:x").ok();
     let config = std::fs::read_to_string(only_ipv6.config("exit.toml")).unwrap();
     assert!(config.contains("ipv6 = \"fd70::/64\"") && !config.contains("ipv4 ="), "{config}");
-    // Without the program, a sentence says so.
+    // Without the program, the error is one sentence.
     let without = Warren::copied(&net.exit, &[]);
     let missing = without.run("fleet status");
     assert!(missing.stderr.contains("warren-fleet is not installed"), "{missing:?}");

@@ -1,5 +1,5 @@
-//! A fleet of three real exits with a real etcd, and many clients: they share the exits evenly, and an exit that knows 100,000 of them
-//! answers its operator at once.
+//! A fleet of three real exits with a real etcd and many clients. The clients are spread evenly over the exits, and an exit with
+//! 100,000 clients answers its operator at once.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::fmt::Write as _;
@@ -41,7 +41,7 @@ fn clients_whose_exit_is_killed_are_soon_back_and_share_the_others_evenly() {
     });
     let (up, at_start) = (start.elapsed(), crowd.shares());
     assert_near(at_start, count, 3);
-    // Meanwhile, the exits learn each other's load.
+    // In this time, the exits learn each other's load.
     std::thread::sleep(seconds(6));
     let sessions = |exit: &Exit<'_>| exit.status().number("/clients/connected");
     let of_exits: Vec<u64> = fleet.exits.iter().map(sessions).collect();
@@ -52,7 +52,7 @@ fn clients_whose_exit_is_killed_are_soon_back_and_share_the_others_evenly() {
         let [one, other, _] = crowd.shares();
         one + other == count
     });
-    // After that, no client should move again.
+    // After this time, no client should move again.
     std::thread::sleep(seconds(5));
     let after = crowd.shares();
     let living: Vec<u64> = fleet.exits[..2].iter().map(sessions).collect();
@@ -116,7 +116,7 @@ fn an_exit_of_a_fleet_with_a_hundred_thousand_clients_answers_at_once() {
          scrape {scrape:.2?} ({} bytes); page: overview, clients, search, by time {pages:.2?}",
         page.len()
     );
-    // Meanwhile, the allocator gives back the memory that the whole copy of the store took.
+    // In this time, the allocator returns the memory that the full copy of the store took.
     std::thread::sleep(seconds(25));
     let memory: Vec<(u64, u64)> = fleet
         .exits
@@ -197,7 +197,7 @@ fn leased(number: usize) -> (Ipv4Addr, Ipv6Addr) {
     (ipv4, Ipv6Addr::from(0xfd66_6666_0000_0000_0000_0000_0000_0000 + u128::from(number)))
 }
 
-/// Some key. No client can have it.
+/// Makes a key from a number. No client can use it, because nobody has the private half.
 fn number_key(number: usize) -> PublicKey {
     let mut key = [7; 32];
     key[..8].copy_from_slice(&number.to_be_bytes());

@@ -17,7 +17,7 @@ use crate::support::proxy::Ways;
 use crate::support::real_fleet::{RealFleet, store_of};
 use crate::support::{Exit, Namespace, Net, Preload, asked, eventually, seconds, timed};
 
-/// How long the third exit serves without the store.
+/// The third exit's `max_staleness` in seconds.
 const MAX_STALENESS: u64 = 30;
 
 #[test]
@@ -37,7 +37,7 @@ fn a_fleet_survives_a_slow_stopped_dead_or_distant_store_and_a_wrong_clock() {
         .zip(&ways.urls)
         .fold(text, |text, (url, way)| text.replace(url, &way.replace("http", "https")));
     std::fs::write(&config, text).unwrap();
-    // The third exit's host has a clock that tests step.
+    // The third exit's clock can be set by the tests.
     let clock = fleet.exits[2].warren.config("clock");
     let preload = Preload::build("wall_clock");
     let stepped = [
@@ -115,11 +115,11 @@ fn slow_store(faulty: &Faulty<'_>, ways: &Ways) {
          {quick:.2?} before"
     );
     assert!(enrolled > 0, "a slow store enrols nobody");
-    // A slow store may delay a Welcome by 5 ms. A busy machine delays it more, but much less than one operation of the store
-    // takes.
+    // The goal is that a slow store delays a Welcome by at most 5 ms. On a busy machine the delay is longer, but still much
+    // shorter than one operation of the store.
     assert!(during < before + SLOW / 4, "{during:?} instead of {before:?}");
     assert!(enrolments.iter().all(|took| *took < Duration::from_millis(4_500)), "{enrolments:?}");
-    // The control: the store was slow, and was not before.
+    // The control: enrolments, which need the store, were slow, and were not before.
     assert!(enrolments.iter().all(|took| *took >= SLOW && *took > quick), "{enrolments:?} {quick:?}");
     faulty.assert_kept("slow store", &marks, &[0, 1, 2]);
 }
@@ -130,7 +130,7 @@ fn welcomes(host: &Namespace, way: (SocketAddr, PublicKey), key: &PrivateKey) ->
     let measuring = host.enter(move || {
         runtime().block_on(async {
             let mut times = Vec::new();
-            // The first session gets the client its addresses.
+            // The first session is not counted, because in it the client gets its addresses.
             for _ in 0..14 {
                 let start = Instant::now();
                 let mut client = LibraryClient::start_in_fleet(way, key.clone(), 1);
@@ -146,7 +146,7 @@ fn welcomes(host: &Namespace, way: (SocketAddr, PublicKey), key: &PrivateKey) ->
     measuring.join().unwrap()
 }
 
-/// The member of etcd that leads hangs.
+/// The leader of the etcd members hangs.
 fn stopped_leader(faulty: &Faulty<'_>) {
     let revoked = Guest::arrive(faulty.exit(1), &faulty.others[0], "revoked-by-leader");
     let leader = faulty.etcd.leader();
@@ -221,7 +221,7 @@ fn store_down(faulty: &mut Faulty<'_>, outage: Duration) {
     std::thread::sleep(outage.saturating_sub(start.elapsed()));
     assert_eq!(faulty.enrolled(), [before[0] - 1, before[1], before[2]], "nobody is enrolled");
     returning.assert_served();
-    // The control: the store is away. Otherwise this exit would know of the removal.
+    // The control: this exit still serves the removed client, so the store is really unreachable.
     revoked.assert_served();
     faulty.etcd.start_all();
     faulty.etcd.wait_until_ready();
@@ -255,7 +255,7 @@ fn compaction(faulty: &Faulty<'_>) {
     faulty.remove(&revoked.name);
     faulty.exit(0).enrol("enrolled-before-compaction");
     faulty.etcd.compact();
-    // The control: the exit is cut off.
+    // The control: this exit still serves the removed client, so it is really cut off.
     revoked.assert_served();
     assert!(!knows("enrolled-before-compaction"));
     let healed = faulty.heal();
@@ -286,7 +286,7 @@ fn partition(faulty: &Faulty<'_>) {
     eventually(seconds(6), "the exit is cut off", || store_of(faulty.exit(2)) == "away");
     let newer = Guest::with(third, "twice", faulty.profile_at(&older.profile, 2, 0));
     faulty.remove(&revoked.name);
-    // The control: the exit is cut off, so a removed client is served, and a key has two sessions.
+    // The control: the exit is cut off from the store, so it serves a removed client, and a key has two sessions.
     revoked.assert_served();
     assert!(has(0, "twice") && has(2, "twice"), "a key has two sessions");
     let healed = faulty.heal();
@@ -323,7 +323,7 @@ fn staleness(faulty: &Faulty<'_>) {
         "measured: staleness: served for {served:.2?} with max_staleness = {limit:?}, again {back:.1?} after healing"
     );
     assert!(served >= limit - seconds(2), "{served:?}");
-    // The control: the exits that are not cut off.
+    // The control: clients of the exits that are not cut off have lost nothing.
     faulty.assert_kept("staleness", &marks, &[0, 1]);
 }
 
@@ -355,7 +355,7 @@ fn race_once(faulty: &Faulty<'_>, round: usize) {
             line.split_whitespace().last().unwrap().parse().unwrap()
         })
         .collect();
-    // Every exit knows an earlier invitation once it knows the latest.
+    // Invitations are distributed in order, so an exit that knows the latest one knows all of them.
     invites.push(faulty.invite(&format!("raced-{round}-{TOKENS}")));
     let before = faulty.enrolled();
     let ways = [0, 1, 2].map(|exit: usize| faulty.way(exit));
@@ -384,10 +384,10 @@ fn expired_certificate(faulty: &mut Faulty<'_>) {
         let all = faulty.metric(1, "warren_fleet_certificate_days");
         all.into_iter().min_by(f64::total_cmp)
     };
-    // The control: an alert needs a cause.
+    // The control: before, the certificate is valid for more than the alert's limit.
     assert!(days(faulty).is_some_and(|days| days > 14.0), "{:?}", days(faulty));
     faulty.etcd.start_anew(13);
-    // A link looks at the certificates when it starts, and every ten minutes.
+    // A link checks the certificates when it starts and every ten minutes.
     faulty.restart_link(1);
     let warned = eventually(seconds(30), "the exit warns", || days(faulty).is_some_and(|days| days < 14.0));
     let said = faulty.exit(1).warren.run("status exit").ok();
@@ -408,7 +408,7 @@ fn expired_certificate(faulty: &mut Faulty<'_>) {
     std::thread::sleep(seconds(2));
     assert_eq!(faulty.etcd.lasting(), lasting, "nobody has written to a store whose certificate has expired");
     assert_eq!(faulty.enrolled(), before);
-    // The control: the store works for those who do not look at its certificate.
+    // The control: the store works for a client that does not verify its certificate.
     faulty.etcd.ctl_unverified("put used 1").ok();
     assert_ne!(faulty.etcd.lasting(), lasting);
 

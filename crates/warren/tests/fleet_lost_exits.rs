@@ -1,6 +1,6 @@
-//! An exit of a fleet is lost for good, together with its link: both are killed while their host still answers "port unreachable", or
-//! the whole host falls silent. Its clients come back at the other exits, and the store forgets its sessions. Three real exits and a
-//! real etcd are on hosts of their own.
+//! An exit of a fleet is lost for good, together with its link: both are killed while their host still answers "port
+//! unreachable", or the whole host falls silent. Its clients come back at the other exits, and the store removes the records of
+//! its sessions. Three real exits and a real etcd are on hosts of their own.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -18,9 +18,9 @@ const LOST: usize = 2;
 /// How an exit is lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Loss {
-    /// Its host closes its port.
+    /// The exit is killed, and its host answers with "port unreachable".
     Killed,
-    /// Its host says nothing more, as after a power failure.
+    /// The host sends nothing any more, as after a power failure.
     Silent,
 }
 
@@ -46,7 +46,7 @@ fn clients_of_an_exit_whose_host_falls_silent_come_back_elsewhere_within_seconds
 
     let lost = lose_an_exit(&mut faulty, Loss::Silent);
 
-    // A client without traffic finds out with its next keep-alive.
+    // A client without traffic notices the loss at its next keep-alive.
     eventually(seconds(30).saturating_sub(lost.elapsed()), "the idle client is elsewhere", || {
         is_elsewhere(&idle)
     });
@@ -124,15 +124,15 @@ fn take_away(faulty: &mut Faulty<'_>, loss: Loss) {
             ))
             .ok();
     }
-    // The link must not take the records back.
+    // The link is killed first, so that it does not delete the records.
     faulty.fleet.links[LOST].signal(Signal::KILL);
     faulty.fleet.links[LOST].wait(seconds(2));
     faulty.fleet.kill(LOST);
 }
 
-/// The records of the lost exit's sessions last as long as its lease.
+/// Checks that the records of the lost exit's sessions stay until the exit's lease expires.
 fn check_records(faulty: &Faulty<'_>, loss: Loss, lost: Instant) {
-    // The control: nobody deletes the records earlier.
+    // The control: the records are not deleted earlier.
     let (left, checked) = (records(faulty, LOST), lost.elapsed());
     assert!(left > 0, "records are gone {checked:.1?} after the exit was lost");
     eventually(seconds(12).saturating_sub(lost.elapsed()), "its sessions' records are gone", || {
@@ -148,12 +148,12 @@ fn check_controls(faulty: &Faulty<'_>, loss: Loss, marks: &Marks) {
     // The other exits' records stay, and a client that knows no other exit is cut off.
     assert!(records(faulty, 0) > 0 && records(faulty, 1) > 0);
     eventually(seconds(5), "the exit is lost", || faulty.keepers[LOST].steady.is_silent_for(seconds(2)));
-    // Only a host that is there refuses packets.
+    // Only a host that still runs answers with "port unreachable".
     assert_eq!(refuses(faulty), loss == Loss::Killed);
     faulty.assert_kept(&format!("{loss:?}"), marks, &[0, 1]);
 }
 
-/// Whether a client's host is told that nobody listens at the lost exit's port.
+/// Whether a client's host gets an ICMP error because no program listens on the lost exit's port.
 fn refuses(faulty: &Faulty<'_>) -> bool {
     let asking = faulty.net.client.enter(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();

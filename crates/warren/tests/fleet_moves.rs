@@ -95,7 +95,7 @@ fn without_the_fleet_a_drain_costs_pings_and_old_flows() {
     client.down();
 }
 
-/// A client that cannot reach its new exit stays at the old one.
+/// A client that cannot reach the new exit stays at the old one.
 #[test]
 fn a_move_to_an_exit_that_cannot_be_reached_changes_nothing() {
     let Some(net) = Net::new() else { return };
@@ -149,7 +149,7 @@ fn a_client_whose_new_session_carries_nothing_stays_and_is_not_thrown_off_later(
     client.down();
 }
 
-/// The end of the session that the client has left says nothing about the one in use.
+/// If the old session ends, this does not prove that the session in use carries packets.
 #[test]
 fn a_client_that_loses_both_sessions_of_a_move_does_not_say_that_it_is_up() {
     let Some(net) = Net::new() else { return };

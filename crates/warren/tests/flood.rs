@@ -1,4 +1,4 @@
-//! Floods of strangers' Initials, and how much capacity remains for legitimate clients.
+//! Measures how much capacity remains for legitimate clients while strangers flood the exit with Initials.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::support::{Client, Exit, Namespace, Net, asked, eventually, flows, pee
 
 /// Bytes of an inner UDP payload.
 const LENGTH: u64 = 1_172;
-/// First flights of clients that do not exist. Each flight has two Initials.
+/// Number of first flights of clients that do not exist. Each flight has two Initials.
 const FLIGHTS: usize = 1_000;
 /// The exit's status field that counts Retries.
 const UNPROVEN: &str = "/strangers/address_unproven";
@@ -97,7 +97,7 @@ fn flood_beside_a_tunnel(
             let back = eventually(seconds(10), "the tunnel answers", || {
                 net.client.sh("ping -c 1 -W 0.3 203.0.113.2").succeeded()
             });
-            // The tunnel has recovered within two seconds if one of the intervals that begin by then is good.
+            // The tunnel counts as recovered within two seconds if an interval that begins within this time is good.
             let after = (0..3)
                 .map(|_| share(offer(net, offered, LENGTH, seconds(1))))
                 .find(|share| *share >= 90)
@@ -105,7 +105,7 @@ fn flood_beside_a_tunnel(
             let grown = peak_kib(exit.daemon().pid()).saturating_sub(before);
             let answers = answered(net).0 - said.0;
             let unproven = exit.status().number(UNPROVEN) - unproven_before;
-            // Relative to the offered load, even if the sender could not send all of it.
+            // Goodput is relative to the offered load, even if the sender could not send all of it.
             let goodput = carried.received * 100 / (offered * lasting.as_secs()).max(1);
             println!(
                 "measured: {name}, {} Initials/s: goodput {goodput} % of the offered load, {} of {strangers} strangers answered, \
@@ -121,7 +121,8 @@ fn flood_beside_a_tunnel(
             assert!(ended.elapsed() < seconds(60) && back <= seconds(2), "{back:?}");
             assert!(after >= 90, "{after} % after the flood");
             assert!(!silent || answers == 0, "{answers} answers of a silent exit");
-            // The exit answers the first 100 with several datagrams each. While those are in progress, others get a Retry.
+            // The exit answers the first 100 handshakes with several datagrams each. While these are half-open, other attempts
+            // get a Retry.
             assert!(silent || unproven > answers / 2, "{unproven} of {answers} answers asked for a proof");
             if rate == 5_000 {
                 assert!(p95 <= seconds(3), "{begun:?}");
@@ -179,7 +180,7 @@ fn a_hundred_clients_and_a_flood_fit_into_128_mib() {
 fn with_wrong_proof(number: u64) -> Vec<u8> {
     let mut packet =
         [&[0xc0, 0, 0, 0, 1, 20][..], &[0xab; 12], &number.to_be_bytes(), &[0, 16], &[0x5a; 16]].concat();
-    // The rest of the datagram: a two-byte length, then filler for packet number and content.
+    // After the header, the datagram has a two-byte length, and filler in place of packet number and content.
     let rest = u16::try_from(1_200 - packet.len() - 2).unwrap();
     packet.extend((rest | 0x4000).to_be_bytes());
     packet.resize(1_200, 0x77);

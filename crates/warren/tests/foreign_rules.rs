@@ -1,4 +1,4 @@
-//! Other programs' policy routing rules ahead of Warren's. No traffic bypasses the tunnel unless the status says so.
+//! Other programs' policy rules in front of Warren's. No traffic bypasses the tunnel unless the status reports this.
 #![allow(clippy::print_stdout, reason = "test code")]
 
 use std::time::Instant;
@@ -79,7 +79,7 @@ fn what_cannot_be_passed_is_an_error_and_the_kill_switch_holds() {
 fn a_later_rule_with_a_default_route_of_its_own_is_passed() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
-    // A default route to nowhere, except for the exit's network.
+    // A default route that leads nowhere, and a route to the exit's network.
     let routes = [
         "ip link add aside type veth peer name beyond",
         "ip link set aside up && ip link set beyond up",

@@ -1,5 +1,5 @@
-//! A forged packet from an exit or a resolver makes a program's packets look like answers. Such a packet opens neither the kill
-//! switch nor the DNS guard.
+//! After a forged packet from the address of an exit or a resolver, a program's packets look like answers to it. They must pass
+//! neither the kill switch nor the DNS guard.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::cell::Cell;
@@ -91,14 +91,14 @@ fn a_forged_packet_from_an_exit_or_a_resolver_does_not_open_the_kill_switch() {
 
     drop(daemon);
     forger.assert_shut(&ends, "the daemon was killed");
-    // Without the rule about answers the packets get out. No daemon is left to restore the table.
+    // The control: without the rule about answers, the packets leave. The daemon was killed, so it does not restore the table.
     client.sh(
         "h=$(nft -a list chain inet warren-kill-switch_home carrier | sed -n 's/.*ct mark .* return # handle //p'); \
          nft delete rule inet warren-kill-switch_home carrier handle $h",
     );
     assert!(ends.iter().any(|end| forger.gets_out(*end, "eth0")), "without the rule the packets get out");
 
-    // The daemon's own packets still leave, from any port.
+    // The daemon's own packets can still leave, from any port.
     client.up();
     client.sh("ping -c 1 -W 5 203.0.113.2");
     client.down();

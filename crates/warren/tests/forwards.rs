@@ -27,7 +27,7 @@ fn serving(profile: Profile) -> Profile {
     profile.with("forwards", "allow", vec!["tcp/443", "udp/5000"])
 }
 
-/// The profile of a split tunnel: no route to the visitors leads into it.
+/// Makes the tunnel a split one, whose routes do not include the visitors' network.
 fn split(profile: Profile) -> Profile {
     profile.with("routes", "include", Vec::<String>::new()).with("dns", "servers", Vec::<String>::new())
 }
@@ -69,7 +69,7 @@ fn a_thousand_visitors_reach_the_service_with_their_own_addresses() {
     client.up();
     let service = Service::start(&net.client, SERVICE, UDP);
     let visitors = more_addresses(&net, 50);
-    // The control: nothing of the exit answers there without a forward.
+    // The control: without a forward, nothing answers at these ports of the exit.
     assert_eq!(reached(&net), [false; 4]);
     forward(&exit);
 
@@ -103,7 +103,7 @@ fn in_a_split_tunnel_answers_go_back_through_the_tunnel() {
     let profile = split(exit.enrol("home"));
     let client = Client::with(&net, &profile);
     let leaks = LeakCounter::start(&net);
-    // Bound to all addresses, so the kernel chooses the address of the answers.
+    // The service is bound to all addresses, so the kernel chooses the source address of its answers.
     let _service = Service::start(&net.client, SERVICE, UDP);
     let container = net.container_behind_client();
     let _in_container = Service::start(&container, 80, 81);
@@ -119,7 +119,7 @@ fn in_a_split_tunnel_answers_go_back_through_the_tunnel() {
     client.up();
     let container_reached = || visit(&net.internet.host, None, at_exit(0, 8_080));
 
-    // The control: a client that allows nothing is reached by nobody.
+    // The control: visitors cannot reach a client that allows no port.
     let before = leaks.leaked();
     assert_eq!((reached(&net), container_reached().is_answered()), ([false; 4], false));
 
@@ -150,7 +150,7 @@ fn in_a_split_tunnel_answers_go_back_through_the_tunnel() {
     assert!(!left.contains("warren") && !left.contains("22625"), "{left}");
 }
 
-/// A port that this host or another client has, and the words of the refusal.
+/// For each port that the exit's host or another client uses, checks the refusal's text.
 #[test]
 fn ports_of_the_exits_host_and_of_other_clients_are_refused() {
     let Some(net) = Net::new() else { return };
@@ -192,7 +192,7 @@ fn ports_of_the_exits_host_and_of_other_clients_are_refused() {
     };
 
     check(&exit, "running");
-    // TCP and UDP have ports of their own.
+    // The same port number of TCP and of UDP can be forwarded separately.
     add(&exit, "home tcp/443").ok();
     exit.stop(Signal::TERM);
     check(&exit, "stopped");
@@ -205,7 +205,7 @@ fn ports_of_the_exits_host_and_of_other_clients_are_refused() {
     assert_eq!(ports, ["tcp/443", "udp/22", "tcp/8443-8450"]);
 }
 
-/// A service that the exit's host starts later is not taken either.
+/// A forward also gives way to a service that the exit's host starts later.
 #[test]
 fn a_port_that_the_exits_host_begins_to_use_is_its_own_again() {
     let Some(net) = Net::new() else { return };
@@ -228,7 +228,7 @@ fn a_port_that_the_exits_host_begins_to_use_is_its_own_again() {
     let json = exit.warren.run("exit client forward list home --json").ok();
     let json: Value = serde_json::from_str(&json).unwrap();
     assert!(json[0]["not_in_force"].as_str().unwrap().starts_with("tcp/8443: "), "{json}");
-    // The other forward goes on.
+    // The other forward stays in force.
     assert!(visit_udp(&net.internet.host, at_exit(0, UDP)).is_some());
     assert!(
         listed().lines().any(|line| line.starts_with("udp/5000 ") && line.ends_with(" in force")),
@@ -272,7 +272,7 @@ fn a_removed_forward_ends_within_two_seconds_with_its_connections() {
     let answers_before = kept.answers();
     eventually(seconds(10), "it carries data", || kept.answers() > answers_before);
 
-    // The same on a stopped exit. There conntrack's entries outlast the removed forward.
+    // The same on a stopped exit, where conntrack's entries stay after the forward was removed.
     exit.stop(Signal::KILL);
     exit.warren.run("exit client forward remove home tcp/8080").ok();
     exit.run();
@@ -320,7 +320,7 @@ fn forwards_outlive_restarts_of_both_sides_and_follow_the_client_to_other_addres
     });
     all_reached(&net);
 
-    // Disabled clients have no forwards. They come back with the client.
+    // While a client is disabled, its forwards are not in force. They are in force again when it is enabled.
     exit.warren.run("exit client disable home").ok();
     assert_eq!(reached(&net), [false; 4]);
     exit.warren.run("exit client enable home").ok();
@@ -328,7 +328,7 @@ fn forwards_outlive_restarts_of_both_sides_and_follow_the_client_to_other_addres
     eventually(seconds(20), "the client is back", || client.status().text("/state") == "up");
     all_reached(&net);
 
-    // An edited file has them too.
+    // Forwards can also be set in an edited file.
     exit.edit_clients(|clients| {
         let home = clients[0].as_table_mut().unwrap();
         assert_eq!(home["forwards"].to_string(), "[\"tcp/8443 to 443\", \"udp/5000\"]");
@@ -339,7 +339,7 @@ fn forwards_outlive_restarts_of_both_sides_and_follow_the_client_to_other_addres
     client.down();
 }
 
-/// The exit opens none of a client's ports. Other clients are outsiders, too.
+/// Only the client's profile decides which ports can be reached, for visitors and for other clients alike.
 #[test]
 fn a_client_is_reached_only_at_ports_that_its_profile_allows_by_visitors_and_by_other_clients() {
     let Some(net) = Net::new() else { return };
@@ -362,7 +362,7 @@ fn a_client_is_reached_only_at_ports_that_its_profile_allows_by_visitors_and_by_
             .map(|address| address.as_str().unwrap().split('/').next().unwrap().parse().unwrap())
             .collect()
     };
-    // Which of the two services a host reaches at these addresses and ports.
+    // Returns which of the two services `from` reaches at these addresses and ports.
     let reaches = |from: &Namespace, to: &[IpAddr], ports: [u16; 2]| -> Vec<bool> {
         let ends = to.iter().flat_map(|address| ports.map(|port| SocketAddr::new(*address, port)));
         ends.map(|end| visit(from, None, end).is_answered()).collect()
@@ -390,7 +390,7 @@ fn a_client_is_reached_only_at_ports_that_its_profile_allows_by_visitors_and_by_
         panic!("not served")
     };
     assert_eq!(seen.ip(), "10.66.0.1".parse::<IpAddr>().unwrap());
-    // Isolation holds: clients do not reach each other by their own addresses.
+    // Isolation still applies: clients do not reach each other at their own addresses.
     assert_eq!(directly(&host), [false; 4]);
 
     exit.configure(|config| config.with("clients", "isolation", false));
@@ -418,7 +418,8 @@ fn the_kill_switch_holds_with_forwards() {
         let add = |ports: &str| exit.warren.run(&format!("exit client forward add {name} {ports}")).ok();
         add("tcp/8443 --to 443");
         add("udp/5000");
-        // Starts before the client. Otherwise the client's carrier could take a port by which the counter recognizes attempts.
+        // The counter starts before the client. Otherwise the client's carrier could use a port by which the counter recognises
+        // attempts.
         let leaks = LeakCounter::start(&net);
         client.up();
         all_reached(&net);
@@ -444,7 +445,7 @@ fn the_kill_switch_holds_with_forwards() {
         std::thread::sleep(seconds(2));
         assert_eq!(answered_outside(), 0, "{what}: answers to visitors left outside");
         assert!(!held.is_answered() && !held_udp.is_answered());
-        // The control: in a split tunnel, the host's own packets to the same addresses do leave outside.
+        // The control: with a split tunnel, the host's own packets to the same addresses leave outside.
         if what == "split" {
             client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
             assert_eq!(answered_outside(), 1);

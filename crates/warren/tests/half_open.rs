@@ -1,5 +1,5 @@
-//! An attacker who knows the exit's public key starts handshakes without end and finishes none. Legitimate clients must still be
-//! able to connect.
+//! An attacker who knows the exit's public key starts any number of handshakes and completes none. Legitimate clients must still
+//! be able to connect.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -17,8 +17,9 @@ const CLIENTS: usize = 20;
 const NETWORKS: u8 = 64;
 const PER_SECOND: u64 = 500;
 
-/// Scorecard B5 (proven) is `WARREN_HALF_OPEN=30` (seconds) and limits the times. In the suite each client's first
-/// attempt must succeed within the client's own timeout, because a busy machine is slower.
+/// For row B5 (proven) of the scorecard (docs/torture.md), run this test with `WARREN_HALF_OPEN=30` (seconds), which also limits
+/// the times. In the test suite, where the machine may be busy, each client's first attempt must only succeed within the client's
+/// own timeout.
 #[test]
 fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_half_open_handshakes() {
     let Some(net) = Net::new() else { return };
@@ -41,11 +42,12 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
         under_way(&exit) >= AT_ONCE && attack.counts().1 > AT_ONCE && displaced(&exit) > 0
     });
     let before = displaced(&exit);
-    // The neighbour shares its network with one of the attacker's addresses.
+    // The neighbour is a client in the same network as one of the attacker's addresses.
     let hosts = [(&host, keys.as_slice()), (&attackers, std::slice::from_ref(&neighbour))];
     let took = connect_beside(&attack, &hosts, exit_key, seconds(lasting.unwrap_or(0)));
 
-    // The control: the attack went on all the time. Clients got in only because the exit displaced other handshakes.
+    // The control: almost all slots were in use all the time, so clients connected only because the exit displaced other
+    // handshakes.
     let most_are_taken = || under_way(&exit) >= AT_ONCE * 9 / 10;
     eventually(LONGEST, "the places that clients have vacated are taken again", most_are_taken);
     let (held, given_up) = (under_way(&exit), displaced(&exit) - before);
@@ -105,8 +107,8 @@ fn displaced(exit: &Exit<'_>) -> u64 {
     exit.status().number("/strangers/displaced")
 }
 
-/// Connects clients again and again for at least `lasting`, and until the attack has started enough handshakes to
-/// retake every place. Returns how long each connection took, sorted.
+/// Connects clients again and again for at least `lasting`, and until the attacker has started enough handshakes to fill all
+/// slots again. Returns how long each connection took, sorted.
 fn connect_beside(
     attack: &HalfOpen,
     hosts: &[(&Namespace, &[PrivateKey])],

@@ -1,4 +1,4 @@
-//! What an attacker finds in the program file: no address known in advance, and no writable table of addresses.
+//! Properties of the program file that make exploits harder: no fixed addresses, and no writable table of addresses.
 #![allow(clippy::print_stdout, reason = "test code")]
 
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What a compromised daemon could make its helper do. The test talks to a helper in the daemon's place.
+//! Tests what a compromised daemon can make its helper do. The test talks to a helper in place of the daemon.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::fs::File;
@@ -58,7 +58,7 @@ fn no_ruleset_reaches_a_table_of_others() {
     assert_eq!(answer["Ok"]["Text"], "", "{answer}");
     assert_eq!(tables(host), "table inet filter\ntable inet warren_work");
 
-    // The control: nft itself would run each of these rulesets, and each would change foreign tables.
+    // The control: nft itself accepts each of these rulesets, and each changes other programs' tables.
     for ruleset in hostile {
         host.sh("nft 'flush ruleset; table inet filter { }; table inet warren_work { }'").ok();
         let file = helper.directories.path().join("ruleset");
@@ -98,7 +98,7 @@ fn no_ruleset_has_nft_look_a_name_up() {
             answer["Err"]["NftRefused"].as_str().is_some_and(|why| why.contains("a ruleset of Warren's")),
             "{answer}"
         );
-        // The control: nft resolves the name from a file here. Without the file it would query a name server.
+        // The control: nft resolves the name, in this test from a file. Without the file it would query a name server.
         file("ruleset", &ruleset);
         let mounts = ["hosts", "services", "protocols"]
             .map(|name| format!("mount --bind {}/{name} /etc/{name}", directory.display()))
@@ -129,7 +129,7 @@ fn an_exit_has_no_way_to_the_nft_that_owns_its_table() {
     );
     assert!(!held(pid), "the exit holds the other end of {}", input.display());
 
-    // Without this nft process nothing guards forwarded traffic, so the exit ends.
+    // If the nft process that owns the exit's table ends, forwarded traffic is no longer filtered, so the exit ends.
     crate::support::signal(nft, rustix::process::Signal::KILL);
     let code = exit.daemon().wait(crate::support::seconds(10));
     assert_eq!(code, Some(1));
@@ -144,7 +144,7 @@ fn command_line(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default()
 }
 
-/// A helper that has the test as its daemon.
+/// A helper process whose daemon is the test.
 struct Helper {
     process: Child,
     socket: UnixStream,

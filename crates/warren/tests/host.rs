@@ -57,7 +57,7 @@ fn sigterm_restores_the_exit_s_host() {
     exit.daemon().signal(Signal::TERM);
 
     assert_eq!(exit.daemon().wait(seconds(10)), Some(0));
-    // The hold table, which keeps flows alive over a restart, stays for a moment.
+    // The hold table, which protects flows during a restart, stays for a moment.
     eventually(seconds(5), "the hold table is gone", || {
         !net.exit.sh("nft list tables").stdout.contains("warren_exit_hold")
     });
@@ -67,7 +67,7 @@ fn sigterm_restores_the_exit_s_host() {
 #[test]
 fn the_exit_keeps_the_default_route_that_its_router_announces() {
     let Some(net) = Net::new() else { return };
-    // As on a VPS: the default route comes from router advertisements, which a forwarding host ignores by default.
+    // As on many VPSs, the default route comes from router advertisements, which a forwarding host ignores by default.
     net.exit.sh("ip -6 route del default; sysctl -qw net.ipv6.conf.eth0.accept_ra=1").ok();
     let advertise = || {
         let link = "import socket, struct\n\

@@ -29,7 +29,7 @@ fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {
     idle.up();
     let mut lonely_daemon = lonely.run("info");
     let idle_address = idle.inner_addresses().0.as_str().unwrap().split('/').next().unwrap().to_owned();
-    // Blocks only the lonely client's path.
+    // Blocks only the path of the client without an exit.
     net.router
         .sh(
             "nft 'table inet away { chain c { type filter hook forward priority 0; iifname \"to-second\" drop; \
@@ -38,14 +38,14 @@ fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {
         .ok();
     count_carrier(&net);
     let said = lonely_daemon.output();
-    // Waits for MTU discovery, and for the packets that hosts send on a new link.
+    // Waits until MTU discovery has ended and hosts no longer send the packets that a new link causes.
     std::thread::sleep(seconds(10));
     let before = Usage::of(&net, &idle.status());
 
     std::thread::sleep(lasting);
 
     let used = Usage::of(&net, &idle.status()).since(&before, lasting);
-    // A ping towards the client, which has been silent all this time.
+    // Pings the client, which has sent nothing but keep-alives for the whole time.
     let inbound = net.exit.sh(&format!("ping -c 3 -i 0.2 -W 3 {idle_address}"));
     let log = lonely_daemon.output();
     let lines = log.lines().count() - said.lines().count();
@@ -95,12 +95,12 @@ fn count_carrier(net: &Net) {
     net.router.sh(&format!("nft 'table inet carrier {{ chain c {{ {chain} }}; }}'")).ok();
 }
 
-/// What a client has used so far. [`Usage::since`] returns what it used per second.
+/// The resources that a client has used so far. [`Usage::since`] returns the use per second.
 struct Usage {
     cpu: f64,
-    /// Per connection.
+    /// Wake-ups of the process, divided by the number of connections.
     wakeups: f64,
-    /// Per connection, in both directions.
+    /// Carrier packets in both directions, divided by the number of connections.
     packets: f64,
 }
 

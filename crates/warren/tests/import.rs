@@ -47,7 +47,7 @@ fn file_of_a_wireguard_client_and_an_invitation_make_a_profile_that_connects() {
     assert!(client.sh("getent ahostsv4 www.internet.test").contains(Net::INTERNET_V4));
     client.down();
 
-    // The invitation works once, and the profile stays.
+    // The invitation cannot be used again, and the profile stays unchanged.
     let again = client.warren.run(&command);
     assert!(again.stdout.contains("is the profile"), "{again:?}");
     let wrong = client.warren.write("wrong.conf", 0o600, "[Peer]\nAllowedIPs = everything\n");

@@ -1,4 +1,5 @@
-//! ECN inside the tunnel: where the tunnel's own queue is too long, flows that support ECN are marked, and others lose packets.
+//! ECN inside the tunnel: if the tunnel's own queue is too long, packets of flows that support ECN are marked, and other flows
+//! lose packets.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use crate::support::{Client, Exit, Family, Namespace, Net, Status};
@@ -7,8 +8,8 @@ use crate::support::{Client, Exit, Family, Namespace, Net, Status};
 fn flows_that_support_ecn_are_marked_where_others_lose_packets() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
-    // On a slow link, several connections would have several queues. Packets would then also be dropped because they waited too
-    // long.
+    // There is only one connection. Several connections would have several queues, in which packets on a slow link would also be
+    // dropped because they waited too long.
     let profile = exit.enrol("laptop").with("transport", "connections", 1);
     let client = Client::with(&net, &profile);
     client.up();
@@ -29,7 +30,7 @@ fn flows_that_support_ecn_are_marked_where_others_lose_packets() {
         };
 
         let (mut before, mut left) = (sender, 3);
-        // On a busy machine, a whole transfer may leave the queue too short for a mark.
+        // The transfer is repeated, because on a busy machine the queue may stay too short for a mark.
         let (seen, marked, dropped, status) = loop {
             let outcome = transfer(true, &before);
             left -= 1;
@@ -44,7 +45,7 @@ fn flows_that_support_ecn_are_marked_where_others_lose_packets() {
             "measured: {family:?}: {marked} marked, {dropped} dropped, {seen:?}; without ECN {marked_without} marked, {dropped_without} \
              dropped, {seen_without:?}"
         );
-        // Marked packets arrive with their marks and valid checksums. The slow link drops a few.
+        // Marked packets arrive with their marks and valid checksums, except for a few that the slow link drops.
         assert!(marked > 0 && seen.marked * 2 >= marked && seen.marked <= marked);
         assert_eq!(seen.invalid, 0);
         // A few drops remain, because retransmitted packets do not support ECN (RFC 3168 section 6.1.5).
@@ -59,7 +60,7 @@ fn flows_that_support_ecn_are_marked_where_others_lose_packets() {
     client.down();
 }
 
-/// What the receiver's kernel saw of a transfer.
+/// Counts of the receiver's kernel for a transfer.
 #[derive(Debug)]
 struct Seen {
     /// Packets that were marked as congested.
@@ -96,7 +97,7 @@ fn counter(host: &Namespace, table: &str, name: &str) -> u64 {
     numbers.split(' ').nth(place).unwrap().parse().unwrap()
 }
 
-/// A counter of IPv6.
+/// An IPv6 counter of a host's kernel.
 fn counter6(host: &Namespace, name: &str) -> u64 {
     let text = host.sh("cat /proc/net/snmp6").ok();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();

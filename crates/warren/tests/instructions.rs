@@ -1,4 +1,4 @@
-//! What a packet costs an exit in instructions, whatever the number of its workers, connections and sessions.
+//! Measures how many instructions an exit needs for a packet, with different numbers of workers, connections and sessions.
 //!
 //! Valgrind counts the daemon's instructions, but not the kernel's. Other load on the machine does not change the count.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
@@ -18,16 +18,16 @@ use crate::support::{Exit, Net, eventually, seconds, signal};
 /// Hosts of clients. Each has a network namespace of its own.
 const HOSTS: usize = 4;
 
-/// Packets that a session sends at once, and bytes in each. They are the same for each exit, so that batches are equally large and each
-/// acknowledgement covers equally many packets.
+/// The number of packets that a session sends at once, and the bytes in each. They are the same in all cases, so that batches and
+/// acknowledgements cover equally many packets.
 const BURST: usize = 16;
 const PAYLOAD: usize = 1_200;
 
-/// The bursts of each session that are counted, and the earlier ones, which find the paths' MTUs and fill windows.
+/// The number of counted bursts of each session, and of earlier bursts, in which MTU discovery ends and windows grow.
 const BURSTS: u32 = 16;
 const FIRST_BURSTS: u32 = 8;
 
-/// How long the exit stands still while every session sends a burst, and how long it then has to handle the bursts.
+/// How long the exit is stopped while every session sends a burst, and how long it then has to handle the bursts.
 const SENDING_TAKES: Duration = Duration::from_millis(300);
 const SERVING_TAKES: Duration = Duration::from_millis(1_200);
 
@@ -43,7 +43,7 @@ const fn case(workers: usize, connections: usize, sessions: usize) -> Case {
     Case { workers, connections, sessions }
 }
 
-/// The others are compared with the first.
+/// All cases are compared with the first one.
 const CASES: [Case; 7] = [
     case(1, 1, 4),
     case(2, 1, 4),
@@ -70,8 +70,7 @@ fn a_packet_costs_an_exit_as_much_with_more_workers_connections_and_sessions() {
     }
 }
 
-/// Instructions of the daemon for each inner packet that crosses it, either way. Those of the idle daemon are
-/// subtracted.
+/// Returns the daemon's instructions for each inner packet, in either direction, without those of an idle daemon.
 fn instructions_of_a_packet(case: Case) -> f64 {
     let net = Net::new().unwrap();
     let keys: Vec<PrivateKey> = (0..case.sessions).map(|_| PrivateKey::generate().unwrap()).collect();
@@ -93,7 +92,7 @@ fn instructions_of_a_packet(case: Case) -> f64 {
     ]);
     let counts = &mut Counts { pid: exit.daemon().pid().to_string(), ..counts };
     let exit_key = exit.status().text("/public_key").parse().unwrap();
-    // One burst each time that the clients are told to send.
+    // The interval is so long that each client sends only one burst when sending is turned on.
     let habits =
         Habits { connections: case.connections, burst: BURST, payload: PAYLOAD, every: 2 * SENDING_TAKES };
     let hosts = net.clients_beside(u8::try_from(HOSTS).unwrap());
@@ -109,7 +108,8 @@ fn instructions_of_a_packet(case: Case) -> f64 {
     let pid = exit.daemon().pid();
     let send = |bursts: u32| {
         for _ in 0..bursts {
-            // All bursts wait in the sockets when the exit goes on, so it handles whole batches, however busy the machine is.
+            // The exit is stopped until all bursts are in its sockets, so that it handles whole batches, no matter how busy the
+            // machine is.
             signal(pid, Signal::STOP);
             crowds.iter().for_each(|crowd| crowd.shared.phase.store(SENDING, SeqCst));
             std::thread::sleep(SENDING_TAKES);
@@ -151,7 +151,7 @@ impl Counts {
         self.directory.join(name)
     }
 
-    /// Instructions since the last call.
+    /// Returns the number of instructions since the last call.
     fn take(&mut self) -> f64 {
         self.taken += 1;
         let dumped = Command::new("callgrind_control").args(["--dump", &self.pid]).output().unwrap();

@@ -1,5 +1,5 @@
-//! An interloper on the path answers in an exit's place, and no forgery ends a client. Only the owner of the exit's key
-//! can refuse a client.
+//! An attacker on the path answers in place of an exit. No forged answer ends a client. Only the owner of the exit's key can
+//! refuse a client.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Instant;
@@ -48,7 +48,7 @@ fn what_nobody_has_proven_ends_no_client_that_connects_for_the_first_time() {
         println!("measured: {name}: {answers} attempts answered, and the client goes on");
         assert_eq!(client.status().text("/state"), "connecting");
     }
-    // These forgeries do not even end an attempt.
+    // These forged answers do not even end an attempt.
     for forgery in [Forgery::Retry, Forgery::StatelessReset] {
         let interloper = Interloper::start(&net, forgery);
         eventually(seconds(60), "an attempt is answered", || interloper.answers() > 0);

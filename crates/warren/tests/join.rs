@@ -43,7 +43,7 @@ fn an_invitation_works_once_and_its_token_is_kept_nowhere() {
     assert_eq!(refused.code, Some(4), "{}", refused.stderr);
     assert!(refused.stderr.contains("was used, withdrawn or has expired"), "{}", refused.stderr);
     assert!(!second.warren.config("laptop.toml").exists(), "a refused machine keeps no profile");
-    // The enrolled machine may ask again, as it does when the answer was lost.
+    // The enrolled machine may use the invitation again, as it does when the answer was lost.
     first.warren.run(&arguments(&line)).ok();
     let registry = exit.export();
     assert!(registry.contains("token_sha256") && !registry.contains(&token_text), "{registry}");
@@ -138,7 +138,7 @@ fn a_removed_key_never_comes_back_and_the_same_machine_joins_with_a_new_one() {
     assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 1);
     client.warren.run("down laptop").ok();
 
-    // A stolen copy is useless, both as it is and with an invitation, even after a restart of the exit.
+    // A copy of a removed client's key is useless, both in a profile and with an invitation, even after a restart of the exit.
     exit.stop(Signal::TERM);
     exit.run();
     let host = net.second_client();
@@ -194,7 +194,7 @@ fn a_joins_lost_answer_costs_no_key_and_the_same_line_goes_on_with_it() {
     client.warren.run(&line).ok();
     let profile = std::fs::read(client.warren.config("laptop.toml")).unwrap();
 
-    // The state of a machine that stopped after the exit's answer and before it wrote its profile.
+    // Restores the state of a machine that was stopped after the exit's answer and before it wrote its profile.
     let text = Profile::parse(std::str::from_utf8(&profile).unwrap());
     let label = line.split_once(' ').unwrap().1.parse::<Invite>().unwrap().token.digest().label();
     let key_file =

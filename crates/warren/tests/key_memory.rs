@@ -1,4 +1,4 @@
-//! Where private keys are in the memory of daemons, and which processes may read that memory.
+//! Tests how many copies of private keys are in daemons' memory, and which processes may read that memory.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Duration;
@@ -107,7 +107,7 @@ impl Copies {
     }
 }
 
-/// Retries: a handshake in progress copies the key for some microseconds.
+/// Tries several times, because a handshake in progress copies the key for some microseconds.
 #[track_caller]
 fn assert_copies(key: &str, host: &Namespace, wanted: Copies, what: &str) {
     let mut found = Copies::of(key, host);

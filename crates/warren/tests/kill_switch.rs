@@ -81,14 +81,14 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     leaks.assert_all("down again");
 }
 
-/// Tells a daemon to stop. Returns the number of attempts to send packets out while it stopped, and in the second after.
+/// Tells a daemon to stop. Returns the number of attempts to send packets until it had ended, and in the second after that.
 fn stop_under_attempts(net: &Net, daemon: &mut Running) -> (usize, usize) {
     let attempts = Attempts::start(&net.client, 1.5);
     let made_before = attempts.made();
     daemon.signal(Signal::TERM);
     let mut while_stopping = 0;
     eventually(seconds(10), "the daemon stops", || {
-        // Counted before the check, so that all of these attempts happened while the daemon was running.
+        // The attempts are counted before the check, so that all of them were made while the daemon was running.
         let made = attempts.made() - made_before;
         let is_running = daemon.is_running();
         if is_running {

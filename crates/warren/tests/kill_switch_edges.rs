@@ -1,4 +1,5 @@
-//! What programs with few privileges might send through the exceptions of a closed kill switch: DHCP and the marks.
+//! Tests which packets programs with few privileges can send through the exceptions of a closed kill switch, which are DHCP and
+//! the marks.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::time::Duration;
@@ -46,7 +47,7 @@ impl<'net> Arrivals<'net> {
                 .command(&["setpriv", rights, "python3", "-c", SEND, mark, source, address, port]),
         );
         assert!(sent.succeeded(), "{sent:?}");
-        // A link between namespaces takes microseconds.
+        // A short wait is enough, because the delay between namespaces is some microseconds.
         (0..20).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             self.count() > before
@@ -73,7 +74,7 @@ fn dhcp_reaches_everybody_on_the_link_and_nobody_beyond_it() {
     }
     assert!(!arrivals.arrives("0", "20000", "192.0.2.1", "67"), "DHCP from another port");
 
-    // After a move to another network, the watching guard updates the table without a daemon.
+    // After the host has changed its network, the guard updates the table without a daemon.
     let mut guard = client.warren.start("--log info client close home --watch");
     guard.wait_for_output("the kill switch");
     net.router.sh("ip address add 10.9.9.1/24 dev to-client").ok();

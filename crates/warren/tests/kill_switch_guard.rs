@@ -1,4 +1,5 @@
-//! Another program deletes the kill switch's table. Who reports that, and who restores the table?
+//! Another program deletes or changes the kill switch's table. The tests check which commands report this and which restore the
+//! table.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Instant;
@@ -185,7 +186,8 @@ fn a_table_that_a_guard_makes_while_down_opens_it_goes_too() {
     let client = client(&net);
     client.warren.run("client close home").ok();
     client.sh(FLUSH);
-    // Plays the guard: creates the table as soon as `down` has listed the tables, before `down` has noted that there should be none.
+    // Simulates a guard that recreates the table after `down` has listed the tables and before `down` has recorded that there
+    // should be none.
     let made = client.warren.host.own_files().etc().join("made");
     client.warren.host.own_files().program("nft", &PLAYS_GUARD.replace("MADE", &made.display().to_string()));
 
@@ -196,7 +198,7 @@ fn a_table_that_a_guard_makes_while_down_opens_it_goes_too() {
 }
 
 /// An nft that creates the kill switch's table as soon as the tables are listed for the first time, either by a separate run or
-/// by a line to an interactive nft. The program that asked gets the end of the list only after that.
+/// by a line to an interactive nft. The program that lists them gets the end of the list only after that.
 const PLAYS_GUARD: &str = r#"#!/usr/bin/env python3
 import os, subprocess, sys
 
@@ -221,7 +223,7 @@ for line in sys.stdin:
 interactive.stdin.close()
 "#;
 
-/// A client whose profile names an exit that is not running.
+/// A client whose exit is not running.
 fn client(net: &Net) -> Client<'_> {
     let exit = Exit::start(net);
     Client::with(net, &exit.enrol("laptop").with("kill_switch", "enabled", true))

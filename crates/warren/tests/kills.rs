@@ -1,4 +1,4 @@
-//! Whenever a daemon is killed, the next command removes everything that it left behind.
+//! At whatever moment a daemon is killed, the next command removes all changes that it left behind.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, SystemTime};
@@ -161,7 +161,7 @@ fn is_zombie(pid: i32) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
-/// Random moments that differ from run to run. The seed is printed, and `WARREN_SEED` repeats it.
+/// A random number generator whose seed differs from run to run. The seed is printed, and can be set by `WARREN_SEED`.
 struct Random(u64);
 
 impl Random {

@@ -102,7 +102,7 @@ fn queries_to_the_lan_are_refused_even_where_the_profile_leaves_resolvers_alone(
         net.client_queries().udp > before.udp,
         "the control: a profile that asks for the LAN has its resolvers"
     );
-    // A profile that excludes the LAN's resolver from the tunnel also gets to use it.
+    // If a profile excludes the LAN's resolver from the tunnel, the resolver can also be used.
     let excluded = alone.with("routes", "exclude", vec!["192.168.77.1/32"]);
     client.warren.write("home.toml", 0o600, &excluded.text());
     client.warren.run("reload home").ok();
@@ -134,7 +134,7 @@ fn lan_that_claims_a_private_network_of_the_tunnel_does_not_get_its_traffic() {
 /// The router's address on the LAN.
 const LAN: &str = "192.168.77.1";
 
-/// Puts client and router on a private network. The router also has an address behind that.
+/// Puts client and router on a private network. The router also has an address in a network behind it.
 fn join_lan(net: &Net) {
     net.router.sh(&format!("ip address add {LAN}/24 dev to-client; ip address add 10.88.0.1/32 dev lo")).ok();
     net.client.sh("ip address add 192.168.77.2/24 dev eth0").ok();

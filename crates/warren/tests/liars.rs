@@ -1,4 +1,5 @@
-//! Authenticated peers that lie. Their packets go nowhere, are counted, take bounded memory, and harm nobody else.
+//! Authenticated peers that send false or malformed packets. These packets are dropped and counted, take bounded memory, and do
+//! not affect others.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 mod liar;
@@ -23,11 +24,11 @@ fn each() -> u16 {
     asked("WARREN_LIES").unwrap_or(200)
 }
 
-/// Honest packets per IP version. They show that the counters can be other than 0.
+/// Number of honest packets per IP version, by which the test shows that the counters work.
 const HONEST: u16 = 50;
-/// Lies in flight at a time: fewer than any buffer on the path holds.
+/// Maximum number of lies in flight. It is less than the capacity of every buffer on the path.
 const UNDER_WAY: usize = 200;
-/// Limits on the growth of a daemon's memory: through everything that a peer sends, and through one kind of lie (scorecard B8).
+/// Limits on the growth of a daemon's memory: for all messages of a peer together, and for one kind of lie (scorecard B8).
 const ROOM_KIB: u64 = 8 * 1024;
 const ROOM_OF_ONE_KIB: u64 = 1024;
 
@@ -73,7 +74,7 @@ fn a_client_that_breaks_the_protocols_is_closed_with_the_reason_and_costs_others
         .split(|character: char| !character.is_ascii_digit())
         .filter_map(|word| word.parse().ok())
         .collect();
-    // The last ping may have been in flight.
+    // One missing answer is allowed, because the last ping may have been in flight.
     assert!(numbers[0] - numbers[1] <= 1, "{sum}");
     room.assert_bounded_by(ROOM_OF_ONE_KIB);
     honest.down();
@@ -135,7 +136,7 @@ fn what_a_lying_client_sends_reaches_nobody_and_is_counted() {
 fn what_a_lying_exit_sends_reaches_no_program_and_its_connection_is_closed() {
     let Some(net) = Net::new() else { return };
     let key = PrivateKey::generate().unwrap();
-    // Only the exit's profile is used. A lying exit listens in its place.
+    // The real exit is used only for its profile. A lying exit listens in its place.
     let profile = Exit::init(&net, &ExitOptions::default()).enrol("laptop");
     let client = Client::with(&net, &profile.with_exit("public_key", key.public().to_string()));
     let ends = Ends {
@@ -149,7 +150,7 @@ fn what_a_lying_exit_sends_reaches_no_program_and_its_connection_is_closed() {
     datagrams.extend(honest(ends, HONEST).into_iter().take(HONEST.into()));
     let exit = LyingExit::start(&net, key, datagrams, encode(&Message::Welcome(Welcome::default())));
     let _daemon = client.run("info");
-    // Ignores the answers to the client's checks of whether its exit answers.
+    // Replies to the client's own echo requests to its exit are not counted.
     let answers = format!("ip saddr {} icmp type echo-reply accept", lying_exit::GATEWAY);
     let came_out = witness(&net.client, "warren0", &answers);
     let before = client.status();
@@ -176,7 +177,7 @@ fn what_a_lying_exit_sends_reaches_no_program_and_its_connection_is_closed() {
     println!("measured: of {lies} lies of {} kinds {} counted", kinds.len(), refused(&after));
     assert_eq!(counted, expected);
     assert_eq!(refused(&after), lies);
-    // Only the honest packets came out.
+    // Only the honest packets have left the tunnel.
     assert_eq!(came_out(), u64::from(HONEST));
     room.take("all kinds together");
     room.assert_bounded_by(ROOM_KIB);
@@ -239,7 +240,7 @@ struct Room {
     pid: i32,
     first_kib: u64,
     before_kib: u64,
-    /// The growth at the peak during each lie.
+    /// The growth of the peak memory for each lie.
     added: Vec<(u64, String)>,
     most_kib: u64,
 }

@@ -1,4 +1,4 @@
-//! What an exit's log contains, and what it must not contain.
+//! Tests what an exit's log contains, and what it must not contain.
 
 use serde_json::Value;
 
@@ -55,7 +55,7 @@ fn log_is_json_on_request_and_names_neither_where_clients_are_nor_where_they_go(
     let (debug, usual): (Vec<&Value>, Vec<&Value>) = lines.iter().partition(|line| line["level"] == "DEBUG");
     let usual = usual.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     assert!(usual.contains("session opened") && usual.contains("laptop"), "negative control: {usual}");
-    // The inner addresses may be in the log: the exit itself has assigned them, so they say nothing about where a client is.
+    // Inner addresses may be in the log. The exit itself has assigned them, so they do not reveal where a client is.
     assert!(usual.contains("session opened: 10.66.0.2, fd66:6666::"), "{usual}");
     let hidden = [Net::CLIENT_V4, Net::CLIENT_V6, Net::INTERNET_V4, "stranger", key.as_str()];
     for hidden in hidden {

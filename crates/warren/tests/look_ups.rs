@@ -1,4 +1,5 @@
-//! The process that looks up names. The C library parses the network's answers there, so an attacker who takes it over must gain nothing.
+//! The process that looks up names. In it, the C library parses answers from the network, so an attacker who takes over this
+//! process must gain nothing.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "test code")]
 

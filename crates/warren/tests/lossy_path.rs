@@ -1,4 +1,5 @@
-//! Lossy paths: losses do not change the path's MTU. Without congestion control all other datagrams arrive.
+//! Lossy paths: losses do not change the path's MTU. Without congestion control, all datagrams arrive that the path does not
+//! lose.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -60,7 +61,7 @@ fn a_path_that_shrank_in_silence_while_nobody_spoke_is_known_soon_after_somebody
 
     net.narrow_path_silently(1400);
 
-    // Each echo uses another port, so that every connection carries at least one.
+    // Each echo request uses another port, so that every connection carries at least one.
     eventually(seconds(25), "both sides know the narrow path", || {
         echo_sized(&net.client, Net::INTERNET_V4, 1_352);
         let known = |mtus: Vec<u64>| mtus.iter().all(|mtu| (1340..=1372).contains(mtu));
@@ -70,8 +71,8 @@ fn a_path_that_shrank_in_silence_while_nobody_spoke_is_known_soon_after_somebody
 
 /// For row F2 of the scorecard (docs/torture.md), run this test with `WARREN_LOSS_SECONDS=60` and
 /// `WARREN_CONTROLLERS=off,cubic,bbr3`. The load is 60 % of what the tunnel carries through the same rules without loss. No rate
-/// or queue is emulated. The limit is the core that both ends share; they send each datagram alone here. The sender has the other
-/// core, as in L7.
+/// or queue is emulated. The limit is the core that both ends share, because they send each datagram in a separate system call in
+/// this test. The sender runs on the other core, as in L7.
 #[test]
 #[ignore = "takes minutes; `scripts/torture loss` runs it"]
 fn no_loss_for_however_long_costs_the_mtu_whatever_the_controller() {
@@ -114,7 +115,7 @@ fn lose_of_60_percent(net: &Net, controller: &str, lasting: u64) {
         let due = offered * lasting;
         let Flood { received, .. } = offer(net, offered, LENGTH.into(), seconds(lasting));
         arrived.push(format!("{:.1} % at {percent} %", received as f64 * 100.0 / due as f64));
-        // The other controllers slow down on loss, as they should.
+        // Only without a controller must all other packets arrive, because controllers slow down on loss.
         if controller == "off" {
             assert!(received * 1000 >= due * (100 - percent) * 9, "{percent} %: {received} of {due}");
         }
@@ -191,7 +192,7 @@ fn ten_megabytes_arrive_whole_whatever_the_loss_and_never_stand_still() {
         let took = start.elapsed();
         let sum = client.sh(&format!("sha256sum < {}", file.display()));
         assert_eq!(sum, whole, "{percent} %");
-        // The fewest bytes that arrived in any half minute.
+        // `least` is the smallest number of bytes that arrived in any half minute.
         let least = sizes.iter().filter_map(|(from, size)| {
             sizes.iter().find(|(at, _)| *at >= *from + WINDOW).map(|(_, later)| later - size)
         });

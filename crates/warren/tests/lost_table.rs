@@ -1,5 +1,4 @@
-//! An exit that loses its firewall table. The table goes only if the kernel removes it, or if somebody kills the process that owns
-//! it.
+//! An exit that loses its firewall table, because the process that owns the table was killed. Other programs cannot remove it.
 
 use rustix::process::Signal;
 

@@ -1,4 +1,4 @@
-//! An exit with tens of thousands of clients: it starts with them, lists them in pages, and never puts all of them into one scrape.
+//! An exit with tens of thousands of clients: it starts, lists the clients in pages, and limits the size of a scrape.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::fmt::Write as _;

@@ -42,7 +42,7 @@ fn a_client_with_thousands_of_flows_is_capped_and_takes_none_from_others() {
         let before = dropped(&net, set);
         eventually(seconds(30), "flows beyond 4,096 are dropped", || {
             open(&net.client, &["any"], &to, 6_000);
-            // For some seconds the kernel still counts flows that it was told to forget.
+            // The check is repeated, because for some seconds the kernel still counts flows that were removed.
             dropped(&net, set) > before && tracked(&net) >= CAP * 9 / 10
         });
 
@@ -52,7 +52,8 @@ fn a_client_with_thousands_of_flows_is_capped_and_takes_none_from_others() {
     }
 }
 
-/// A granted prefix, a service that starts and a router advertisement each change the rules.
+/// The rules change when a prefix is granted, a service starts or a router advertisement arrives. The counts of flows must
+/// survive this.
 #[test]
 fn a_change_of_the_exits_rules_lets_no_client_begin_its_flows_anew() {
     let Some(net) = Net::new() else { return };
@@ -81,7 +82,8 @@ fn addresses_of_a_network_behind_a_client_have_no_more_flows_together_than_one_a
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
     let host = Net::host_behind(&net.client, ["172.30.0.1/24", "fd30::1/64"], ["172.30.0.2", "fd30::2"]);
-    // Four addresses from a granted network. The control: four addresses that are granted one by one.
+    // The test opens flows from four addresses of a granted network. The control does so from four addresses that are granted one
+    // by one.
     let numbers = 2..6_u8;
     let [mut granted, mut lines] = [vec!["172.30.0.0/24".to_owned(), "fd30::/64".to_owned()], Vec::new()];
     for number in numbers.clone() {
@@ -140,7 +142,7 @@ fn addresses_of_a_network_behind_a_client_have_no_more_flows_together_than_one_a
 /// The destination of flows.
 #[derive(Clone, Debug)]
 enum To {
-    /// Ports of an address, which never answer.
+    /// Ports of this address that never answer.
     Ports(String),
     /// ICMP echo at the exit's own address, each flow with another identifier.
     Gateway(Ipv4Addr),
@@ -170,14 +172,14 @@ fn sender(from: &str, to: &To) -> Box<dyn Fn(u16)> {
         To::Ports(to) => {
             let any = if to.contains(':') { "::" } else { "0.0.0.0" };
             let socket = UdpSocket::bind((if from == "any" { any } else { from }, 0)).unwrap();
-            // A call may return the error for a closed port that an earlier datagram met.
+            // Errors are ignored, because a call may return the "port unreachable" error of an earlier datagram.
             Box::new(move |number| drop(socket.send_to(b"flow", (to.as_str(), FIRST_PORT + number))))
         }
         To::Gateway(gateway) => {
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
             let to = std::net::SocketAddrV4::new(gateway, 0).into();
             Box::new(move |number| {
-                // An empty echo request (RFC 792). Its checksum follows from the two words that are not zero.
+                // An empty echo request (RFC 792). Its checksum is computed from the only two words that are not zero.
                 let kind = 0x0800_u16;
                 let [kind, checksum, number] = [kind, !(kind + number), number].map(u16::to_be_bytes);
                 drop(socket.send_to(&[kind, checksum, number, [0; 2]].concat(), &to));

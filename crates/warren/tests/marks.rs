@@ -10,7 +10,7 @@ use crate::support::{Client, Exit, LeakCounter, Net, Preload, eventually, second
 fn nothing_of_the_carrier_is_sent_unmarked_however_its_sockets_are_replaced() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);
-    // Unmarked packets would go through the tunnel. This hook counts them before any routing.
+    // The counters are in the output hook, before an unmarked packet is routed into the tunnel.
     let chain = "type filter hook output priority -300; udp dport 443 meta mark 0x5761 counter name marked accept; \
                  udp dport 443 counter name unmarked;";
     let table = format!(

@@ -1,4 +1,4 @@
-//! `warren doctor --path`: what it reports about a path is true.
+//! The results of `warren doctor --path` agree with the properties of the path.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -27,7 +27,8 @@ fn doctor_measures_a_path_that_loses_packets() {
     for way in ["to_exit", "from_exit"] {
         let loss = &lossy["loss"][way];
         assert!((500..4_000).contains(&loss["sent"].as_u64().unwrap()), "{way}: {lossy:#}");
-        // Of 1,000 packets or more, 10 are lost, give or take 4 standard deviations. Some packets hold two echoes.
+        // At least 1,000 packets are sent, of which 1 % are lost. The range allows 4 standard deviations. Some packets contain
+        // two echo requests.
         assert!((0.1..2.4).contains(&loss["percent"].as_f64().unwrap()), "{way}: {lossy:#}");
     }
     assert_shape(&lossy);
@@ -36,7 +37,7 @@ fn doctor_measures_a_path_that_loses_packets() {
     let clean = measure(&net, &client, Wire { loss_per_mille: 0, ..WIRE });
 
     for way in ["to_exit", "from_exit"] {
-        // The exit leaves out a few packet numbers at random.
+        // A few packets may seem lost, because the exit skips packet numbers at random.
         assert!(clean["loss"][way]["lost"].as_u64().unwrap() < 5, "{way}: {clean:#}");
     }
     assert_eq!(clean["echoes"]["sent"], clean["echoes"]["answered"], "{clean:#}");
@@ -64,7 +65,7 @@ fn doctor_says_why_it_cannot_measure() {
     assert_eq!(at_exit.code, Some(2), "{at_exit:?}");
 }
 
-/// Checks round trip, queue, MTU and rate against those of [`WIRE`]. Its loss does not change them.
+/// Compares round-trip time, queue, MTU and rate with those of [`WIRE`], which do not depend on its loss.
 fn assert_shape(measured: &Value) {
     let number = |pointer: &str| measured.pointer(pointer).unwrap().as_f64().unwrap();
     assert!((30.0..40.0).contains(&number("/round_trip/at_rest_ms")), "{measured:#}");

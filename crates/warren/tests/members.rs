@@ -1,5 +1,5 @@
-//! Members of the group warren: they see the status, and bring tunnels up and down through systemd. The real polkit decides, by
-//! the rule in `configs/`. Other users get nothing.
+//! Members of the group warren can read the status, and bring tunnels up and down through systemd. Other users cannot. The real
+//! polkit decides by the rule in `configs/`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::path::Path;
@@ -39,7 +39,7 @@ fn members_see_the_status_and_bring_tunnels_up_and_down_and_others_get_nothing()
         assert!(run_as(&client, "stranger", line).code != Some(0));
     }
 
-    // A member reads the status, and nothing else.
+    // A member can read the status, but cannot do anything else by the control socket.
     for line in [
         "warren set congestion cubic --profile home",
         "warren reload home",
@@ -56,7 +56,7 @@ fn members_see_the_status_and_bring_tunnels_up_and_down_and_others_get_nothing()
         assert!(refused.code != Some(0), "{line}: {refused:?}");
     }
     assert!(client.is_active("warren@home"));
-    // The exit's own user is in the group as well.
+    // The exit's own user is also in the group.
     assert!(run_as(&client, "warren", "systemctl start warren-down@home").code != Some(0));
 
     run_as(&client, "member", "warren down home").ok();
@@ -82,7 +82,7 @@ fn members_open_a_kill_switch_only_if_the_profile_lets_them() {
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("only root may open it"), "{refused:?}");
     assert!(client.is_active("warren@home"));
-    // Without a daemon the kill switch is closed as well.
+    // The kill switch is also closed when no daemon runs.
     client.sh("systemctl stop warren@home").ok();
     let refused = run_as(&client, "member", "warren down home");
     assert!(refused.stderr.contains("only root may open it"), "{refused:?}");
@@ -105,7 +105,7 @@ fn boot<'net>(net: &'net Net, profile: &Profile) -> Systemd<'net> {
     let client = Systemd::boot(&net.client, files);
     client.sh("systemd-sysusers").ok();
     client.sh("useradd -G warren member && useradd stranger").ok();
-    // The test's multi-user.target starts neither.
+    // The test's multi-user.target starts neither D-Bus nor polkit.
     client.sh("systemctl start dbus.socket dbus.service && systemctl start polkit.service").ok();
     eventually(seconds(20), "polkit runs", || client.is_active("polkit"));
     client

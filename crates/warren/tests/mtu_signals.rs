@@ -4,7 +4,7 @@ use crate::support::counters::packets_of_one;
 use crate::support::flows::{answer_with_more, echo_sized};
 use crate::support::{Client, Exit, Namespace, Net, eventually, seconds};
 
-/// The rough range of the inner MTU on the narrow path.
+/// The approximate range of the inner MTU on the narrow path.
 const NARROW: std::ops::Range<u64> = 1_190..1_300;
 
 #[test]
@@ -60,7 +60,7 @@ fn on_a_path_that_stays_narrow_senders_are_told_and_syns_are_clamped() {
     net.client.sh("ip route flush cache").ok();
     net.internet.host.sh("ip route flush cache").ok();
 
-    // Each connection discovers the path MTU by itself, and a flow may be on any connection.
+    // The check is repeated, because each connection discovers the path MTU separately, and a flow may be on any connection.
     eventually(seconds(30), "every SYN is clamped", || {
         let before = (large_mss(&net.internet.host), large_mss(&net.client));
         for address in ["203.0.113.2", "[2001:db8:3::2]"].repeat(4) {

@@ -12,7 +12,7 @@ fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
     let neighbour = Neighbour::new(&net);
     let (gateway, first) = (["10.66.0.1", "fd66:6666::1"], ["10.66.0.2", "fd66:6666::2"]);
 
-    // The control: a host that has these addresses, but not an exit's rules, answers every kind of question.
+    // The control: a host that has these addresses, but not an exit's rules, answers all kinds of requests.
     let local = |what: &str| {
         format!("ip route {what} local 10.66.0.0/16 dev lo; ip -6 route {what} local fd66:6666::/64 dev lo")
     };
@@ -38,7 +38,7 @@ fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
         for addresses in [gateway, own] {
             neighbour.ask(addresses);
         }
-        // Asked last, for the exit's own addresses. It answers, so all earlier answers have arrived by then.
+        // Pings the exit's own addresses last. Once it has replied, all earlier answers would have arrived too.
         net.router.sh(&format!("ping -c 1 -W 10 {} && ping -c 1 -W 10 {}", Net::EXIT_V4, Net::EXIT_V6)).ok();
         assert_eq!(
             neighbour.heard(),
@@ -73,8 +73,8 @@ fn a_client_answers_nobody_on_its_lan_who_asks_for_its_inner_address() {
     client.down();
 }
 
-/// Networks behind clients are included. Otherwise a service on the exit's host would mistake a neighbour with such an address
-/// for the client.
+/// This also applies to networks behind clients. Otherwise a service on the exit's host would mistake a neighbour with such an
+/// address for the client.
 #[test]
 fn a_neighbour_that_advertises_the_networks_of_clients_gets_no_address_of_theirs() {
     let Some(net) = Net::new() else { return };
@@ -148,7 +148,7 @@ with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as s
     s.sendto(message, ("ff02::1", 0, 0, device))
 "#;
 
-/// Asks by ARP three times, and says whether anybody answers within two seconds.
+/// Sends three ARP requests, and prints whether anybody answers within two seconds.
 const ASK_ARP: &str = r#"
 import socket, struct, sys, time
 device, address = sys.argv[1:]
@@ -195,12 +195,12 @@ impl<'net> Neighbour<'net> {
         router.sh("ip neigh flush dev to-exit").ok();
     }
 
-    /// Asks for one address per IP version in every way, three times.
+    /// Sends every kind of request to one address per IP version, three times.
     fn ask(&self, [ipv4, ipv6]: [&str; 2]) {
         self.0.router.sh(&format!("python3 -c '{ASK}' {ipv4} {ipv6}")).ok();
     }
 
-    /// The number of answers of each kind.
+    /// Returns the number of answers of each kind.
     fn heard(&self) -> [u64; 5] {
         let listed = self.0.router.sh("nft list table netdev heard").ok();
         packets_counted(&listed).try_into().unwrap()

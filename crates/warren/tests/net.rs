@@ -1,4 +1,4 @@
-//! The net itself without a tunnel: properties that other tests rely on.
+//! Tests of the test network itself, without a tunnel.
 
 use crate::support::{self, Family, HostState, Net, seconds};
 
@@ -83,7 +83,7 @@ fn dropping_the_net_ends_its_programs_and_removes_its_hosts() {
     assert!(!std::path::Path::new(&format!("/etc/netns/{name}")).exists());
 }
 
-/// One unfragmented echo with `bytes` bytes of IP from the client to the exit.
+/// Sends one unfragmented echo request, `bytes` bytes long including the IP header, from the client to the exit.
 fn ping_exit(net: &Net, family: Family, bytes: usize) -> String {
     let (version, headers, address) = match family {
         Family::V4 => (4, 28, Net::EXIT_V4),

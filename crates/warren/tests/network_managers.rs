@@ -38,7 +38,7 @@ fn systemd_networkd_configures_no_device_of_warrens() {
         let is_configured = |device: &str| {
             client.sh(&format!("ip -4 address show dev {device}")).stdout.contains("10.123.0.1")
         };
-        // A device that belongs to nobody shows that systemd-networkd is at work.
+        // The control: systemd-networkd does configure a device that is not Warren's.
         if other.succeeded() {
             eventually(seconds(20), "the program configures devices", || is_configured("dummy7"));
         } else {
@@ -56,7 +56,7 @@ fn systemd_networkd_configures_no_device_of_warrens() {
     }
 }
 
-/// The host's own connection, as a person makes it in NetworkManager. It names a resolver of the LAN.
+/// The host's own connection, as a person makes it in NetworkManager. It has a resolver of the LAN.
 const LAN: &str = "[connection]\nid=lan\ntype=ethernet\ninterface-name=eth0\n\n\
     [ipv4]\nmethod=manual\naddress1=192.0.2.2/24,192.0.2.1\ndns=192.0.2.53;\n\n\
     [ipv6]\nmethod=manual\naddress1=2001:db8:1::2/64,2001:db8:1::1\n";
@@ -99,7 +99,8 @@ fn networkmanager_leaves_warrens_device_alone_and_gets_its_resolvers_back() {
         eventually(seconds(20), "it leaves Warren's device alone", || state().contains("unmanaged"));
         let ours = format!("nameserver {}\n", Net::INTERNET_V4);
         assert_eq!(resolvers(), ours);
-        // As when a cable is plugged in again: NetworkManager writes its own routes and resolvers.
+        // When the connection comes up again, as after a cable was plugged in, NetworkManager writes its own routes and
+        // resolvers.
         client.sh("nmcli connection down lan && nmcli connection up lan").ok();
         eventually(seconds(30), "Warren's resolvers are back", || resolvers() == ours);
         eventually(seconds(30), "the tunnel works", works);

@@ -1,4 +1,5 @@
-//! How often a client starts nft, and what it does if nft does not take commands one by one. Nobody waits for an nft to end.
+//! Tests how often a client starts nft, that a client works with an nft without interactive mode, and that it does not wait for
+//! nft processes to end.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Client, Exit, Namespace, Net};
 
-/// An nft that notes each run with its options, and then does what the real one does.
+/// An nft that records each run with its options, and then runs the real nft.
 const COUNTED: &str = "#!/bin/sh\necho \"$@\" >> /run/nft-runs\nexec /usr/sbin/nft \"$@\"\n";
 
 /// An nft that was built without an interactive mode.
@@ -35,7 +36,7 @@ fn a_client_starts_one_nft_for_all_that_it_changes() {
     let after = runs(host);
 
     assert_eq!(at_start, ["-s -i"]);
-    // No further run was needed: the nft that owns the DNS guard's table has deleted all tables.
+    // There was no further run, because the nft process that owns the DNS guard's table has deleted all tables.
     assert_eq!(after, at_start);
     client.assert_host_unchanged();
 }

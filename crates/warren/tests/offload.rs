@@ -1,4 +1,4 @@
-//! Packets of a flow are merged for the TUN where that is allowed, and only there.
+//! Packets of a flow are merged for the TUN only where this is allowed.
 
 use crate::support::{Client, Exit, ExitOptions, Net};
 
@@ -42,7 +42,7 @@ fn without_tun_offload_every_packet_is_one_write() {
     for (role, status) in [("exit", exit.status()), ("client", client.status())] {
         let (writes, packets) = status.writes_and_packets();
         assert_eq!(writes, packets, "{role}");
-        // iperf3 sends 7,800 datagrams and ends right after, so those in flight may be lost.
+        // iperf3 sends 7,800 datagrams and then ends at once, so datagrams in flight may be lost.
         assert!(packets > 4_000, "{role}: {packets} packets");
     }
 }

@@ -14,7 +14,7 @@ fn tunnel_is_down_at_home_and_up_elsewhere_and_the_user_has_the_last_word() {
     let exit = Exit::start(&net);
     join(&net, HOME);
     let client = Client::with(&net, &exit.enrol("laptop"));
-    // What `warren network` prints is what a profile needs.
+    // The output of `warren network` can be used as a setting of a profile.
     let printed = client.warren.run("network home").ok();
     let setting =
         printed.lines().find_map(|line| line.strip_prefix("trusted = [\"")?.strip_suffix("\"]")).unwrap();
@@ -49,7 +49,7 @@ fn tunnel_is_down_at_home_and_up_elsewhere_and_the_user_has_the_last_word() {
     join(&net, HOME);
     wait_for(&client, "resting");
 
-    // A network that comes and goes does not make the tunnel come and go.
+    // If the host changes quickly between networks, the tunnel stays up.
     for _ in 0..3 {
         join(&net, HOTEL);
         std::thread::sleep(seconds(1));
@@ -102,7 +102,7 @@ fn nothing_leaves_on_a_foreign_network_while_the_exit_is_awaited() {
     println!("measured: {} packets left before the tunnel's routes were in place", before - at_home);
     attempt();
     assert_eq!(seen(), before, "while the exit does not answer");
-    // `warren portal` bypasses these routes to reach a login page.
+    // `warren portal` can reach a login page although these routes block the tunnel's traffic.
     if net.client.own_cgroups().is_some() {
         let page = client.warren.run(&format!("portal home -- {ADDRESS}"));
         assert_eq!(page.stdout.trim_end(), Net::CLIENT_V4, "{page:?}");
@@ -144,7 +144,7 @@ fn kill_switch_opens_at_home_only_if_the_profile_says_so_and_is_closed_elsewhere
     wait_for(&client, "resting");
     leaks.assert_all("at home again");
 
-    // A kill switch that was closed by hand stays closed at home.
+    // A kill switch that was closed by a command stays closed on the trusted network.
     client.warren.run("down home").ok();
     client.warren.write("home.toml", 0o600, &at_home(exit.enrol("third")).text());
     client.warren.run("client close home").ok();
@@ -171,7 +171,7 @@ fn wait_for(client: &Client<'_>, state: &str) {
     });
 }
 
-/// Takes the client's host to another network: the same addresses, with a router of its own.
+/// Moves the client's host to another network with the same addresses and another router.
 fn join(net: &Net, router: &str) {
     net.client.sh("ip link set eth0 down").ok();
     net.router.sh(&format!("ip link set dev to-client address {router}")).ok();

@@ -1,4 +1,4 @@
-//! One key on two hosts: only the newest session has the inner address, and the other host is told so.
+//! Two hosts use the same key: only the newest session has the inner address, and the other host is told that it was replaced.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -62,7 +62,7 @@ struct Host {
 
 #[derive(Clone, Copy)]
 enum Question {
-    /// Connect again; the answer is the inner address.
+    /// Connect again. The answer is the inner address.
     Connect,
     /// Send a packet to the internet, so that the internet host learns the address.
     Greet,
@@ -150,7 +150,7 @@ async fn answer_to(
     }
 }
 
-/// The internet host, which sends to the address that it has heard from.
+/// The internet host, which sends to the address from which it has received a packet.
 struct Internet {
     orders: Sender<()>,
     done: Receiver<()>,

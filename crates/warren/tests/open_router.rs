@@ -7,7 +7,7 @@ use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, HostState, Namespace, Net, Running, eventually, seconds};
 
 const PACKETS: u64 = 1_000;
-/// Destinations to which neighbours send through the exit, although they have their own route.
+/// Destinations to which neighbours send packets by the exit's host as their gateway.
 const TARGETS: [&str; 2] = ["203.0.113.7", "2001:db8:3::7"];
 const OWN: [&str; 2] = ["198.51.100.1", "2001:db8:2::1"];
 /// Unassigned addresses from the exit's pools.
@@ -34,7 +34,7 @@ fn neighbours_get_nothing_through_an_exit_with_their_own_sources_or_with_those_o
     for sources in [OWN, POOL] {
         assert_eq!(neighbour.came_out(sources), [0; 2], "{sources:?} through the exit");
     }
-    // Packets from a link by which no client's packets leave.
+    // Packets may also come from a link that clients' packets never use.
     let lan = lan(&net);
     let passes =
         |version: u8, to: &str| lan.sh(&format!("ping -{version} -c 3 -i 0.2 -W 1 {to}")).succeeded();
@@ -105,7 +105,7 @@ fn a_host_that_becomes_a_router_is_one_and_clients_addresses_stay_theirs() {
         reaches(4, Net::INTERNET_V4) && reaches(6, Net::INTERNET_V6),
         "the host forwards without the exit too"
     );
-    // The same in the other order.
+    // The same steps in the other order.
     exit.run();
     assert!(reaches(4, Net::INTERNET_V4) && reaches(6, Net::INTERNET_V6));
     assert_eq!(neighbour.came_out(POOL), [0; 2]);
@@ -133,7 +133,7 @@ fn containers_of_an_exits_host_are_forwarded_whichever_was_first() {
     }
 }
 
-/// Podman and others do not touch a switch that is already on.
+/// Podman and other programs do not change a forwarding setting that is already on.
 #[test]
 fn containers_are_forwarded_also_where_nobody_turned_ipv6_on_for_them() {
     let Some(net) = Net::new() else { return };
@@ -202,7 +202,7 @@ impl<'net> Neighbour<'net> {
         let routes = [
             format!("ip route add {} via {}", TARGETS[0], Net::EXIT_V4),
             format!("ip -6 route add {} via {}", TARGETS[1], Net::EXIT_V6),
-            // No reverse-path filter on that link, and the pool addresses as sources for the router.
+            // The router needs the pool's addresses as source addresses, and no reverse path filtering on that link.
             "sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.to-exit.rp_filter=0".to_owned(),
             format!("ip address add {}/32 dev lo; ip address add {}/128 dev lo", POOL[0], POOL[1]),
         ];
@@ -225,7 +225,7 @@ impl<'net> Neighbour<'net> {
         for (source, target) in sources.into_iter().zip(TARGETS) {
             router.sh(&format!("python3 -c '{SEND}' {source} {target} {PACKETS}")).ok();
         }
-        // Follows the last packet on the same link, so all packets have arrived once it is answered.
+        // The ping is sent after the last packet on the same link, so all packets have arrived once it is answered.
         router.sh(&format!("ping -c 1 -W 10 {} && ping -c 1 -W 10 {}", Net::EXIT_V4, Net::EXIT_V6)).ok();
         ["ip", "ip6"].map(|version| {
             packets_of_one(&router.sh(&format!("nft list chain netdev out to_{version}")).ok())
@@ -252,7 +252,7 @@ struct Containers<'net> {
     _server: Running,
 }
 
-/// Turns on each switch that is off. For IPv6 this includes the default for new devices.
+/// Turns on each forwarding setting that is off. For IPv6 this includes the default for new devices.
 const DOCKER: &str = "for key in ipv4/ip_forward ipv6/conf/default/forwarding ipv6/conf/all/forwarding; do \
      test $(cat /proc/sys/net/$key) = 1 || echo 1 > /proc/sys/net/$key; done";
 const PODMAN: &str = "for key in ipv4/ip_forward ipv6/conf/all/forwarding; do \

@@ -1,4 +1,4 @@
-//! A daemon that the kernel's OOM killer ends leaves the same changes behind as after SIGKILL, and they are undone as easily.
+//! A daemon that the kernel's OOM killer has ended leaves the same changes as after SIGKILL, and they are undone in the same way.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::process::Command;
@@ -59,7 +59,7 @@ fn daemons_killed_for_want_of_memory_are_undone_by_cleanup_or_by_the_next_start_
     );
 }
 
-/// Undoes what was left: with `cleanup`, or (`again`) by starting the same daemon once more and stopping it.
+/// Undoes a killed daemon's changes: by `cleanup` or, with `again`, by starting the same daemon once more and stopping it.
 fn undo(warren: &Warren<'_>, again: bool, line: &str, is_up: impl FnMut() -> bool) {
     if !again {
         warren.run("cleanup").ok();

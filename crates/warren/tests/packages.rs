@@ -1,4 +1,4 @@
-//! The Debian package: its content, and its effect on a host over its whole life.
+//! The Debian package: its content, and its effects on a host from installation to removal.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 mod container;
@@ -52,7 +52,7 @@ fn the_package_of_a_fleet_has_its_unit_user_pages_and_completions_and_shares_no_
     {
         assert!(control.contains(field), "{field:?} is not in\n{control}");
     }
-    // dpkg refuses a file that two packages have.
+    // The packages must not have a file in common, because dpkg refuses this.
     let files = |listed: &str| {
         let files = listed.lines().filter(|line| !line.starts_with('d'));
         let names = files.map(|line| line.rsplit(' ').next().unwrap_or_default().to_owned());
@@ -81,7 +81,7 @@ fn every_man_page_is_rendered_without_a_warning() {
     assert!(count > 30, "there are only {count} pages");
 }
 
-/// The same for the package `warren-fleet`.
+/// The expected files of the package `warren-fleet`, in the same form as [`FILES`].
 const FLEET_FILES: [&str; 11] = [
     " ./usr/bin/warren-fleet",
     " ./usr/lib/systemd/system/warren-fleet.service",

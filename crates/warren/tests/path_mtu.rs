@@ -41,7 +41,7 @@ fn a_path_that_becomes_narrow_under_traffic_carries_packets_again() {
 
     net.narrow_path_silently(1228);
 
-    // Usually three to nine seconds. Eight probes have to be lost, and on a busy machine each takes up to two.
+    // This usually takes three to nine seconds. Eight probes must be lost, and on a busy machine each takes up to two seconds.
     eventually(seconds(45), "packets of 1280 bytes pass again", || {
         ping(&net, Family::V4, 1280) && ping(&net, Family::V6, 1280)
     });
@@ -168,7 +168,8 @@ fn assert_narrow_path_passes(outer: Family, mtu: u16) {
     assert!(exit.status().number("/totals/fragments_sent") > 0 || mtu > 1320);
 }
 
-/// One echo with `bytes` bytes of inner IP, unfragmented in both directions.
+/// Whether one echo request, `bytes` bytes long including the inner IP header, is answered without fragmentation in either
+/// direction.
 fn ping(net: &Net, family: Family, bytes: u16) -> bool {
     let (version, headers, address) = match family {
         Family::V4 => (4, 28, Net::INTERNET_V4),

@@ -64,7 +64,7 @@ fn nothing_leaves_while_the_next_plan_cannot_be_made_and_it_is_made_once_it_can(
         "#!/bin/sh\nif test -e /run/nft-fails; then echo 'Error: the firewall is busy' >&2; exit 1; fi\nexec /usr/sbin/nft \"$@\"\n",
     );
     let client = Client::with(&net, &profile.with_failover_to(&second.enrol_key("laptop", &public)));
-    // On the first start this failure ends the client, as always.
+    // On a first start, this failure ends the client.
     std::fs::write(&fails, "").unwrap();
     let failed = client.warren.run("up home");
     assert!(failed.code == Some(1) && failed.stderr.contains("the firewall is busy"), "{failed:?}");

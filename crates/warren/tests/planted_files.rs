@@ -1,4 +1,4 @@
-//! What the exit's user can put into its directories for root's commands to find: symbolic links, FIFOs and hard links.
+//! Symbolic links, FIFOs and hard links that the exit's user puts into its directories do not harm root's commands.
 //!
 //! An attacker who takes over the exit's daemon acts as the daemon's user. Such an attacker must not become root or
 //! block root through these files.
@@ -77,7 +77,7 @@ fn root_s_commands_follow_and_wait_for_nothing_that_the_exit_s_user_planted() {
         let before = std::fs::read(file).ok();
         for planted in Planted::ALL {
             for line in *commands {
-                // There is no final line break, so a journal reader would cut off the last line as torn.
+                // The text has no final line break, so a reader of journals would truncate it as an unfinished line.
                 std::fs::write(&theirs, SECRET).unwrap();
                 planted.put(file, &theirs);
                 let refused = within_time(&exit, line);

@@ -1,8 +1,8 @@
-//! A client that sends from the exit's own ports gets none of the packets that others send to these ports (CVE-2021-3773).
+//! A client whose source port is one of the exit's own ports does not get packets that others send to this port (port shadowing,
+//! CVE-2021-3773).
 //!
-//! ICMP echo identifiers need no test, because they cast no such shadow with any NAT. The kernel starts an ICMP flow
-//! only with a request, and accepts only answers in the other direction (`valid_new`, `invmap` in
-//! `nf_conntrack_proto_icmp.c`).
+//! ICMP echo identifiers need no test, because they cannot be shadowed by any NAT. The kernel starts an ICMP flow only with a
+//! request, and accepts only answers in the other direction (`valid_new`, `invmap` in `nf_conntrack_proto_icmp.c`).
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -84,7 +84,7 @@ fn other_services_of_the_exits_host_get_what_is_sent_to_them_too() {
     mallory.down();
 }
 
-/// The container's address is the exit's own here, so that packets which reach it are not forwarded.
+/// In this test, the container's address is one of the exit's own, so that packets to it are not forwarded.
 #[test]
 fn what_the_exits_host_publishes_by_its_own_rules_is_kept_too() {
     let Some(net) = Net::new() else { return };
@@ -116,8 +116,8 @@ fn what_the_exits_host_publishes_by_its_own_rules_is_kept_too() {
     mallory.down();
 }
 
-/// Unless connection tracking leaves checksums alone, the kernel treats every UDP-Lite packet that it did not make itself as broken
-/// (seen with Linux 6.18).
+/// Checksum verification in connection tracking must be turned off for this test. With it, the kernel treats every UDP-Lite
+/// packet from another host as broken (seen with Linux 6.18).
 #[test]
 fn udp_lite_leaves_from_the_same_ports() {
     let Some(net) = Net::new() else { return };
@@ -148,8 +148,9 @@ fn udp_lite(port: u16) -> UdpSocket {
     socket.into()
 }
 
-/// The attacker sends from the exit's port number to the victim's port. Then the victim sends from that port to the exit's. Returns
-/// how many of the victim's packets reached the exit's listener, and how many were forwarded to the attacker.
+/// The attacker sends a packet from the number of the exit's port to the victim's port. Then the victim sends packets from this
+/// port to the exit's port. Returns how many of the victim's packets reached the exit's listener, and how many were forwarded to
+/// the attacker.
 fn shadow_udp(net: &Net, attacker: &Namespace, port: u16, service: u16) -> [u64; 2] {
     let victim = net.client.enter(move || UdpSocket::bind((Net::CLIENT_V4, port)).unwrap()).join().unwrap();
     let mallory = attacker.enter(move || UdpSocket::bind(("0.0.0.0", service)).unwrap()).join().unwrap();

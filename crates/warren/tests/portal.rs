@@ -1,5 +1,5 @@
-//! `warren portal`: a hotel's login page under a closed kill switch. One user's browser gets out, to the web and to the
-//! network's resolver, and nothing else does.
+//! `warren portal`: opens a hotel's login page under a closed kill switch. Only one user's browser can send packets outside, to
+//! the web and to the network's resolver.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -45,12 +45,12 @@ fn only_the_browser_of_one_user_gets_out_and_only_to_the_web_and_the_networks_re
     assert!(web > 0 && names > 0, "the browser gets out");
     assert_eq!(other, 0, "of {attempts}");
 
-    // Another user in the same cgroup. The control is the calling user.
+    // Another user's program in the same cgroup is blocked. The control is the same program as the calling user.
     client.sh(&format!("chmod 755 {}", client.warren.config("..").display()));
     let script = client.warren.write("attempts.sh", 0o755, ATTEMPTS);
     let tried = |user: &str| {
         let before = leaks.leaked();
-        // The command's own request for a login page is not let out, because its port is neither 80 nor 443.
+        // The command's own request for a login page is blocked, because its port is neither 80 nor 443.
         let line = format!("portal --url http://203.0.113.2:1/ home -- {user} bash {}", script.display());
         client.warren.run(&line).ok();
         leaks.leaked() - before
@@ -103,7 +103,7 @@ fn it_is_closed_when_the_tunnel_is_up_and_when_any_process_dies_and_by_the_kerne
         assert_eq!(web(), before, "{when}");
     };
 
-    // Without a daemon: the command dies.
+    // The first case: there is no daemon, and the command is killed.
     net.black_hole();
     client.warren.run("client close home").ok();
     let open = start_attempts(&client, "portal home", &web);
@@ -127,7 +127,7 @@ fn it_is_closed_when_the_tunnel_is_up_and_when_any_process_dies_and_by_the_kerne
     end_programs(&net);
     eventually(seconds(10), "its processes have ended", || processes(&net, &["warren", "nft"]).is_empty());
 
-    // With a daemon, which dies.
+    // The next case: a daemon has opened the portal, and is killed.
     net.unfilter();
     client.warren.run("up home").ok();
     let connected = client.warren.run("portal home -- true");
@@ -163,7 +163,7 @@ fn users_open_it_as_the_profile_allows_and_the_browser_runs_as_the_caller_with_a
     let exit = Exit::start(&net);
     let profile = guarded(exit.enrol("laptop"));
     let client = Client::with(&net, &profile);
-    // A killed test may have left some.
+    // An earlier test that was killed may have left some of these profiles.
     let profiles = client.sh(PROFILES);
     client.sh(&format!("chmod 755 {}", client.warren.config("..").display()));
     client.up();
@@ -174,7 +174,7 @@ fn users_open_it_as_the_profile_allows_and_the_browser_runs_as_the_caller_with_a
     net.unfilter();
     client.down();
 
-    // Users whose programs may be outside anyway.
+    // Users who may put their programs outside may also open a portal.
     let allowed =
         profile.with("exec", "users", vec!["nobody"]).with("kill_switch", "allow_exec_outside", true);
     client.warren.write("home.toml", 0o600, &allowed.text());
@@ -189,7 +189,7 @@ fn users_open_it_as_the_profile_allows_and_the_browser_runs_as_the_caller_with_a
     eventually(seconds(5), "the daemon closes it", || !is_open(&client));
     leaks.assert_none("the user's portal has ended");
 
-    // The browser of the user who calls sudo.
+    // With sudo, the browser runs as the calling user.
     let directory = client.warren.config("../browser");
     let program = directory.join("warren");
     client.sh(&format!(
@@ -239,12 +239,12 @@ class Login(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(('192.0.2.1', 80), Login).serve_forever()
 ";
 
-/// Tries every way out inside a portal.
+/// Runs a program in a portal that tries to send packets in every way.
 fn inside(client: &Client<'_>, words: &str) -> Attempts {
     Attempts::by(client.warren.start(&format!("portal home -- {words}")))
 }
 
-/// A portal in which a program tries every way out, once some of its packets are out.
+/// Opens a portal with a program that tries to send packets in every way. Returns once some of its packets have left.
 fn start_attempts(client: &Client<'_>, line: &str, web: &dyn Fn() -> u64) -> Running {
     let before = web();
     let mut open = client.warren.start(&format!("{line} -- {}", Attempts::words(30.0)));
@@ -285,7 +285,7 @@ fn since(before: [u64; 3], now: [u64; 3]) -> [u64; 3] {
     [0, 1, 2].map(|index| now[index] - before[index])
 }
 
-/// What the router receives from the client: to the web, to its own resolver, and elsewhere.
+/// Counts the packets that the router receives from the client: to the web, to the router's resolver, and to other destinations.
 struct Counted<'net>(&'net Net);
 
 impl<'net> Counted<'net> {

@@ -1,4 +1,4 @@
-//! What a running exit records about its clients.
+//! Tests what a running exit records about its clients.
 
 use crate::support::{Client, Exit, ExitOptions, Net, OpenMetrics, flows};
 

@@ -90,7 +90,7 @@ fn up_tries_the_exit_that_it_is_told_first_this_time_only() {
     assert_eq!(client.warren.run("reload home").ok(), "Reloaded home: no setting has changed.");
     client.down();
 
-    // The control: the next time, the profile's order counts again.
+    // The control: the next `up` uses the profile's order again.
     client.up();
     assert_eq!(in_use(), "198.51.100.2:443");
     client.down();

@@ -1,4 +1,4 @@
-//! `warren up` and the status say that traffic flows once an echo has proven it. If nothing has proven it, they say so plainly.
+//! `warren up` and the status report that traffic flows once an echo has proven it. Without a proof, they report this.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ fn replies_that_a_host_on_the_lan_forges_prove_nothing() {
     let client = Client::with(&net, &exit.enrol("laptop"));
     net.exit.sh("sysctl -qw net.ipv4.icmp_echo_ignore_all=1").ok();
     let mut forger = net.router.start(&["python3", "-c", FORGE]);
-    // The control: a program on the client's host hears the forged replies, so no rule drops them.
+    // The control: a program on the client's host receives the forged replies, so no rule drops them.
     let heard = client.sh(&format!("python3 -c '{HEAR}'"));
     assert_eq!(heard.trim(), "heard");
 
@@ -103,7 +103,7 @@ fn a_refusal_before_the_proof_is_over_stays_one() {
     net.exit.sh("sysctl -qw net.ipv4.icmp_echo_ignore_all=1").ok();
     let client = Client::with(&net, &exit.enrol("laptop"));
     let state = || client.warren.status().map(|status| status.text("/state").to_owned());
-    // Nobody waits for the tunnel, as at a boot. An `up` that waits would end the daemon at the refusal.
+    // The daemon is started without `up`, as at boot. If an `up` waited, the refusal would end the daemon.
     let running = client.warren.start(&format!("client run {}", client.warren.config("home.toml").display()));
     eventually(seconds(10), "the exit has a session", || exit.status().list("/sessions").len() == 1);
 
@@ -132,7 +132,8 @@ fn a_daemon_proves_its_sessions_however_many_devices_it_has_had() {
         });
         restart(&mut exit, &client);
     }
-    // The control: nothing is proven if the exit does not answer. A daemon without a socket for the echo would not notice.
+    // The control: if the exit does not answer, the proof is missing. A daemon that cannot send echo requests would not report
+    // the missing proof.
     net.exit.sh("sysctl -qw net.ipv4.icmp_echo_ignore_all=1").ok();
     restart(&mut exit, &client);
     eventually(seconds(10), "users are told", || {

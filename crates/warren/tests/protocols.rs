@@ -1,4 +1,4 @@
-//! Every protocol passes unchanged, whatever is offloaded.
+//! Packets of every protocol pass unchanged, with any combination of offloads.
 #![allow(clippy::print_stdout, reason = "test code")]
 
 use crate::support::protocols::{ask, echo};
@@ -91,7 +91,7 @@ fn ask_for_all(net: &Net, exit: &Exit<'_>, client: &Client<'_>, merges: bool) {
     const BOTH: [&str; 2] = [Net::INTERNET_V4, Net::INTERNET_V6];
     let _echo = echo(&net.internet.host, "serve");
 
-    // UDP goes first, because TCP may be merged even if UDP is not.
+    // UDP is tested first, because TCP packets may be merged even if UDP packets are not.
     for address in BOTH {
         ask(&net.client, "udp-segments", address).ok();
     }

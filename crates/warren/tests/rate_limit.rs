@@ -1,4 +1,4 @@
-//! What a client may send and receive. The limit is set and lifted while the client is connected.
+//! Rate limits of clients, which are set and removed while the client is connected.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -8,7 +8,8 @@ use crate::support::{Client, Exit, Namespace, Net, eventually, seconds};
 
 /// Datagrams of 1,200 bytes that are sent at once. A slow client's burst covers about 55 of them.
 const AT_ONCE: usize = 400;
-/// More than a client of 64 kbit/s gets within the test, and fewer than arrive on a path without a limit.
+/// The number of datagrams at which a test stops receiving. A client that is limited to 64 kbit/s gets fewer, and an unlimited
+/// one gets more.
 const ENOUGH: usize = 120;
 
 #[test]

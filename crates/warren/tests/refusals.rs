@@ -1,4 +1,4 @@
-//! What cannot work ends with its exit code and one sentence, and the host is unchanged.
+//! Commands that cannot succeed end with the right exit code and one sentence, and leave the host unchanged.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ fn a_client_of_another_version_is_told_both_versions() {
     let answer = peer::hello(&net.client, PrivateKey::from_base64(&key.to_base64()).unwrap(), exit_key, 2);
     assert_eq!(answer, Some(Message::Goodbye(Goodbye { reason: 0x04, exit_version: 1, client_version: 2 })));
 
-    // The control: the same key with the right version is welcome.
+    // The control: the same key with the right version is accepted.
     let answer = peer::hello(&net.client, key, exit_key, 1);
     assert!(matches!(answer, Some(Message::Welcome(_))), "{answer:?}");
 }
@@ -90,7 +90,7 @@ fn an_empty_address_pool_is_refused() {
 
     assert_refused(&second, REFUSED, &["no inner address left"]);
 
-    // The control: only the address was missing.
+    // The control: once an address is free, the client can connect.
     first.down();
     second.up();
 }

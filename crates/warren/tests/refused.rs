@@ -1,4 +1,5 @@
-//! A client that its exit has refused for good keeps the tunnel's traffic blocked, says why, and does not fight for the session.
+//! A client that its exit has refused for good keeps the tunnel's traffic blocked, reports the reason, and does not take the
+//! session back by itself.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -6,7 +7,7 @@ use std::net::UdpSocket;
 use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, Net, Profile, eventually, seconds};
 
-/// How many packets are sent on each way out.
+/// How many packets are sent to each destination.
 const EACH: u32 = 50;
 
 /// Counts at the router the packets that [`Outside::leaving`] sends.
@@ -34,7 +35,7 @@ impl<'net> Outside<'net> {
             for (target, port) in [(Net::INTERNET_V4, 7777), (Net::INTERNET_V6, 7777), ("192.0.2.1", 53)] {
                 for number in 0..EACH {
                     let any = if target.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
-                    // Fails without a route, which the counters show.
+                    // Sending fails if there is no route. The counters show the result.
                     drop(UdpSocket::bind(any).unwrap().send_to(&number.to_be_bytes(), (target, port)));
                 }
             }
@@ -52,7 +53,7 @@ impl<'net> Outside<'net> {
         (of("traffic"), of("queries"))
     }
 
-    /// Fails unless everything gets out. Shows that the counters can be other than 0.
+    /// Fails unless all packets leave the host. This is the control, which shows that the counters work.
     #[track_caller]
     fn assert_open(&self) {
         // Fills the neighbour cache first, because packets are dropped during neighbour discovery.
@@ -67,7 +68,7 @@ impl<'net> Outside<'net> {
     }
 }
 
-/// Adds a resolver, so that DNS queries stay inside as well.
+/// Adds a resolver, so that DNS queries stay inside the tunnel too.
 fn with_resolver(profile: Profile) -> Profile {
     profile.with("dns", "servers", vec![Net::INTERNET_V4])
 }
@@ -109,7 +110,7 @@ fn nothing_leaves_a_client_that_the_operator_disables_until_it_is_taken_down() {
     let doctor = doctor.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(doctor.contains("has disabled this client") && doctor.contains("warren down home"), "{doctor}");
 
-    // A new `up` gets the same answer, and nothing opens.
+    // A new `up` gets the same answer, and the traffic stays blocked.
     let refused = client.warren.run("up home");
     assert_eq!(refused.code, Some(4), "{refused:?}");
     assert!(
@@ -137,7 +138,7 @@ fn names_stay_inside_a_refused_client_whose_lan_is_reachable() {
     let exit = Exit::start(&net);
     let profile = with_resolver(exit.enrol("laptop")).with("routes", "lan", true);
     let client = Client::with(&net, &profile);
-    // The client's own LAN has public addresses here. This one counts as private.
+    // The client's LAN has public addresses in this test, so a private one is added.
     client.sh("ip address add 10.9.0.2/24 dev eth0");
     net.router.sh("ip address add 10.9.0.1/24 dev to-client").ok();
     let outside = Outside::of(&net);
@@ -216,7 +217,7 @@ fn a_profile_may_have_a_refused_client_open_its_host() {
     client.assert_host_unchanged();
     outside.assert_open();
 
-    // The same by a reload.
+    // A reload has the same effect.
     client.warren.write("home.toml", 0o600, &profile.text());
     let mut daemon = start(&client);
     wait_for(&client, "refused");
@@ -274,7 +275,7 @@ fn another_exit_of_the_profile_takes_a_client_that_the_first_refuses() {
     });
     other.warren.run("exit client disable laptop").ok();
     wait_for(&client, "refused");
-    // The next `up` tries the first exit first.
+    // The next `up` begins with the first exit.
     exit.warren.run("exit client enable laptop").ok();
     client.up();
     assert_eq!(client.status().text("/exit/endpoint"), format!("{}:443", Net::EXIT_V4));

@@ -58,7 +58,7 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
     removed.up();
     removed.down();
 
-    // The same by a signal.
+    // A signal has the same effect.
     exit.edit_clients(|clients| {
         let laptop = clients.iter_mut().find(|client| client["name"].as_str() == Some("laptop"));
         laptop.unwrap()["name"] = "desk".into();
@@ -185,7 +185,7 @@ fn draining_sends_clients_away_and_stops_the_exit() {
     client.up();
     let addresses = client.inner_addresses();
 
-    // Its profile has one exit only, so a person is asked first.
+    // The client's profile has only one exit, so the command asks a person first.
     let unasked = exit.warren.run("exit drain");
     assert_eq!(unasked.code, Some(2), "{unasked:?}");
     assert!(unasked.stderr.contains("1 of 1 connected clients has nowhere to go: laptop."), "{unasked:?}");

@@ -1,4 +1,4 @@
-//! Repair end to end: what the path loses is sent again and put in order. Where nothing is lost, repair costs nothing.
+//! Repair end to end: lost datagrams are sent again and put in order. On a path without loss, repair costs nothing.
 //!
 //! The tests compare counts, which hardly depend on the machine's speed.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
@@ -78,7 +78,7 @@ fn tcp_over_a_lossy_path_comes_in_order() {
     );
     assert!(filled >= 10, "{filled} were filled");
     assert!(late * 10 <= filled, "{late} late, {filled} filled");
-    // Without repair, the receiver's kernel queues what follows each loss.
+    // Without repair, the receiver's kernel has to queue the segments after each loss.
     assert_eq!(filled_without, 0);
     assert!(queued_without >= 20 && queued * 4 <= queued_without, "{queued}, without {queued_without}");
 }
@@ -114,7 +114,7 @@ fn a_queue_that_is_full_drops_no_more_because_of_repair() {
         with * 100.0,
         without * 100.0
     );
-    // The slack is for a busy machine, because few packets are dropped at all.
+    // The tolerance is for a busy machine, because only few packets are dropped at all.
     assert!(with <= 2.0 * without + 0.02, "{with} with repair, {without} without");
 }
 
@@ -124,7 +124,7 @@ fn what_is_only_late_is_not_repaired() {
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     datagrams_one_by_one(&net);
-    // With this offload off, each datagram is complete. late.py forwards it through a raw socket.
+    // With `tx` offload off, each datagram has a complete checksum, which late.py needs to forward it through a raw socket.
     net.client.sh("ethtool -K eth0 tx off").ok();
     client.up();
     wide(&client, &exit);
@@ -162,7 +162,7 @@ fn a_black_out_leaves_no_memory_behind_and_traffic_goes_on() {
     let pids = [daemon.pid(), exit_pid];
     let memory = || pids.map(rss_kib);
     net.filter(&lose(10));
-    // Twice, so that all buffers have reached their full size once.
+    // The load is run twice, so that all buffers have reached their full size before memory is compared.
     for _ in 0..2 {
         flood(&net, OFFERED, LENGTH, seconds(2));
         client
@@ -225,7 +225,7 @@ fn stream(net: &Net, exit: &Exit<'_>, profile: &Profile) -> Streamed {
     let counters = ["repaired", "given_up", "filled", "missing", "late", "repeated"];
     let counted = |status| counters.map(|field| repair_sum(status, field)).iter().sum::<u64>();
     let counted = statuses.iter().map(counted).sum();
-    // Counted inside the tunnel: a busy machine may also lose packets in the sockets of sender and receiver.
+    // Packets are counted inside the tunnel, because on a busy machine the sockets of sender and receiver may lose packets too.
     let (out, into) = (statuses[0].sum("packets_out"), statuses[1].sum("packets_in"));
     let lost_percent = out.saturating_sub(into) as f64 * 100.0 / out as f64;
     client.down();
@@ -250,7 +250,7 @@ fn wide(client: &Client<'_>, exit: &Exit<'_>) {
     });
 }
 
-/// TCP packets that a host's kernel had to put in order.
+/// The number of TCP segments that a host's kernel received out of order.
 fn out_of_order(host: &Namespace) -> u64 {
     let text = host.sh("cat /proc/net/netstat").ok();
     let lines: Vec<Vec<&str>> = text

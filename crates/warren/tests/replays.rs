@@ -1,4 +1,4 @@
-//! Somebody on the path sends a client's datagrams again.
+//! An attacker on the path replays a client's datagrams.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -28,7 +28,7 @@ fn a_thousand_datagrams_that_are_sent_ten_times_more_bring_nothing_out_also_afte
         net.router.start(&["python3", "-u", script, "keep", "to-exit", &KEPT.to_string(), &file]);
     eventually(seconds(10), "the script listens", || keeping.output().contains("listens"));
 
-    // Payloads of this size fit only one to a datagram.
+    // Payloads of this size are so large that a datagram contains only one packet.
     let flood = flows::flood(&net, 10, 1_172, seconds(3));
 
     assert_eq!(keeping.wait(seconds(10)), Some(0), "{}", keeping.output());
@@ -39,7 +39,7 @@ fn a_thousand_datagrams_that_are_sent_ten_times_more_bring_nothing_out_also_afte
         assert!(exit.status().number("/clients/connected") <= 1);
         metrics.samples["warren_datagrams_per_receive_sum"]
     };
-    // How many datagrams reached the exit, and how many inner packets came out.
+    // Replays the datagrams. Returns how many reached the exit, and how many inner packets left it.
     let again = |exit: &Exit<'_>| {
         let first = received(exit);
         let mut sending = net.router.start(&["python3", script, "send", "to-exit", "10", &file]);

@@ -35,10 +35,11 @@ fn a_hundred_thousand_forged_ends_end_no_connection_and_next_to_nothing_is_said_
     assert_eq!(remotes.len(), 4);
     let listener = SocketAddrV4::new(Net::EXIT_V4.parse().unwrap(), 443);
     let forger = Forger::on(&net.second_client());
-    // Any 32 unpredictable bytes will do.
+    // Any 32 unpredictable bytes can be used.
     let secrets: Vec<Vec<u8>> =
         (0..64).map(|_| PrivateKey::generate().unwrap().public().0.repeat(LENGTH / 32 + 1)).collect();
-    // One form looks like a connection's packet, as a reset does. The other looks like a Handshake packet with a close.
+    // There are two forms: one looks like a packet with a short header, as a stateless reset does; the other looks like a
+    // Handshake packet with a close.
     let forged = |number: u32, long: bool| {
         let secret = &secrets[usize::try_from(number).unwrap() % secrets.len()];
         let mut datagram = secret[..LENGTH].to_vec();
@@ -85,7 +86,7 @@ fn a_hundred_thousand_forged_ends_end_no_connection_and_next_to_nothing_is_said_
 /// Scorecard B7 with genuine resets: at most `WARREN_RESETS=50` per second.
 #[test]
 fn an_exit_that_was_killed_ends_old_connections_by_few_resets_each_shorter_than_what_it_answers() {
-    // Enough connections that each address of each worker has more packets to answer than it may answer in a second.
+    // There are so many connections that each address of each worker gets more packets than it may answer in a second.
     const CONNECTIONS: usize = 64;
     const WORKERS: u8 = 2;
     let Some(net) = Net::new() else { return };
@@ -258,7 +259,7 @@ impl Heard {
             heard.packets += repeaters.len();
             repeaters.iter().for_each(Repeater::send);
             repeaters.iter().for_each(|repeater| repeater.listen(&mut heard));
-            // Rotates, because otherwise the first repeaters would get all the answers.
+            // The order rotates, because otherwise the first repeaters would get all the answers.
             repeaters.rotate_left(1);
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -267,7 +268,7 @@ impl Heard {
         heard
     }
 
-    /// The most resets within a second, allowing for jitter at both ends.
+    /// The largest number of resets within a second, with a tolerance for jitter at both ends.
     fn most_in_a_second(&self) -> usize {
         let within = |from: Instant| {
             let second = from..from + Duration::from_millis(980);

@@ -1,4 +1,4 @@
-//! Clients that are cut off, ignore it, and come again.
+//! Clients that are cut off, ignore this, and connect again.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use crate::support::library_client::{LibraryClient, runtime};
 use crate::support::stubborn::{FIRST_PORT, StubbornClients, TRIES};
 use crate::support::{Client, Exit, Namespace, Net, eventually, seconds};
 
-/// All clients but the last are cut off, each in another way: three by commands, then three by a reload.
+/// The clients' names. All but the last are cut off, each in another way: three by commands, then three by a reload.
 const NAMES: [&str; 7] =
     ["removed", "disabled", "rotated", "struck-out", "switched-off", "exchanged", "left-alone"];
 const ROTATED: usize = 2;
@@ -87,7 +87,7 @@ fn nothing_of_a_client_that_is_cut_off_gets_out_again_whatever_it_does() {
     for (of, name) in NAMES.iter().enumerate().take(LEFT_ALONE) {
         assert!(sent[of] > 100, "{name}: {sent:?}");
         assert_eq!((passed[of], let_in[of], arrived_again[of]), (0, 0, 0), "{name}");
-        // With its new key, a client keeps its addresses, and its flows go on.
+        // No packets or flows are left, except for the client with a new key, which keeps its addresses and flows.
         assert!(of == ROTATED || (left[of], left_at_last[of]) == (0, 0), "{name}: {left:?} {left_at_last:?}");
     }
     // The control: a client that is not cut off.
@@ -95,7 +95,7 @@ fn nothing_of_a_client_that_is_cut_off_gets_out_again_whatever_it_does() {
     assert!(let_in[LEFT_ALONE] == TRIES && arrived_again[LEFT_ALONE] > TRIES, "{let_in:?} {arrived_again:?}");
 }
 
-/// The rest of scorecard A3: the exit's own key.
+/// The second part of scorecard A3, about the exit's own key.
 #[test]
 fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to_end() {
     let Some(net) = Net::new() else { return };
@@ -146,7 +146,7 @@ fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to
     let new_key = exit.status().text("/public_key").to_owned();
     untold.warren.write("home.toml", 0o600, &pins_the_old_one.with_exit("public_key", new_key).text());
     untold.up();
-    // The old key is gone. The sessions use the new key, and can still be ended.
+    // The old key is retired already. With the same option, the sessions, which use the new key, can still be ended.
     let again = exit.warren.run("exit rotate-key --retire --end-sessions").ok();
     assert!(again.contains("ended 2 sessions"), "{again:?}");
     untold.down();
@@ -164,7 +164,7 @@ fn cut_off(net: &Net, exit: &Exit<'_>, exit_key: PublicKey, mut looking: impl Fn
     let next = PrivateKey::generate().unwrap();
     exit.warren.run(&format!("exit client set rotated --public-key {}", next.public())).ok();
     looking();
-    // The old key stays valid until this moment.
+    // The client with a new key counts as cut off from this moment on, because its old key stays valid until now.
     cuts.push(Instant::now());
     connect_once(&net.second_client(), next, exit_key);
     looking();
@@ -205,7 +205,7 @@ impl Sample {
     fn take(net: &Net, clients: &StubbornClients) -> Self {
         let sent = clients.accounts.iter().map(|account| account.sent.load(SeqCst)).collect();
         let arrived = arrivals(net);
-        // Takes the time after counting: everything counted had arrived by then.
+        // The time is taken after counting, so all counted packets arrived before it.
         Self { at: Instant::now(), sent, arrived }
     }
 

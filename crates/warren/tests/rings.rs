@@ -1,4 +1,4 @@
-//! What a compromised daemon could do through its io_uring ring, whose operations no seccomp filter sees.
+//! Tests what a compromised daemon can do through its io_uring ring, whose operations are not visible to seccomp filters.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
@@ -35,7 +35,7 @@ fn through_its_ring_a_daemon_that_was_taken_over_can_only_write() {
             let result = ring.perform(&daemon, (operation, 0), file, address, length);
             assert_eq!(result, -libc::EACCES, "{what} in {pid}");
         }
-        // Such a write makes the next entry wait for it, or is carried out by a kernel thread.
+        // With these flags, a write makes the next entry wait for it, or is carried out by a kernel thread.
         for flags in [LINKED, ASYNCHRONOUS] {
             let result = ring.perform(&daemon, (WRITEV, flags), FILE, path, 0);
             assert_eq!(result, -libc::EACCES, "flags {flags} in {pid}");
@@ -44,7 +44,7 @@ fn through_its_ring_a_daemon_that_was_taken_over_can_only_write() {
         assert_eq!(ring.perform(&daemon, (WRITEV, 0), FILE, path, 0), 0, "a write of nothing in {pid}");
     }
 
-    // Neither daemon noticed.
+    // Both daemons still work.
     client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
     client.down();
     exit.stop(Signal::TERM);

@@ -1,4 +1,4 @@
-//! The roster of a fleet: clients learn exits from it, follow it, and believe nobody else.
+//! The roster of a fleet: clients learn exits from it, and accept no other rosters.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -43,7 +43,7 @@ fn client_goes_to_an_exit_of_the_roster_when_its_own_dies() {
     eventually(seconds(20), "the client is at the other exit", || is_at(&client, SECOND));
     client.sh("ping -c 1 -W 5 203.0.113.2");
     assert_eq!(client.status().text("/roster/exit"), "ams2");
-    // After a restart too, and without the exit that the profile pins.
+    // The client still knows the exits after a restart, and if the exit that the profile pins does not run.
     client.down();
     client.up();
     assert!(is_at(&client, SECOND));
@@ -80,11 +80,11 @@ fn client_moves_to_an_exit_that_is_much_nearer_unless_its_user_has_chosen() {
     eventually(seconds(60), "the client is at the nearer exit", || is_at(&client, SECOND));
     client.sh("ping -c 1 -W 5 203.0.113.2");
     client.down();
-    // The client has measured both exits, so it now begins with the nearer one.
+    // The client has measured both exits, so it begins with the nearer one.
     let connected = client.warren.run("up home").ok();
     assert!(connected.contains(SECOND), "{connected}");
     client.down();
-    // The control: a user's choice counts. The client would have measured twice by now.
+    // The control: the client stays with the user's choice, although it has had time for two measurements.
     client.warren.run(&format!("up home --exit {}", SlowWire::ENDPOINT)).ok();
     std::thread::sleep(seconds(35));
     assert!(is_at(&client, SlowWire::ENDPOINT) && serial(&client) == Some(1));
@@ -151,7 +151,7 @@ fn client_leaves_an_exit_that_the_roster_no_longer_has_and_follows_a_new_fleet_k
     client.down();
 }
 
-/// A pinned exit lies. It can neither take back a roster nor introduce one of its own.
+/// A pinned exit lies. It can neither make the client accept an older roster nor one of another key.
 #[test]
 fn older_rosters_and_those_of_other_keys_are_refused() {
     let Some(net) = Net::new() else { return };
@@ -230,7 +230,7 @@ fn kill_switch_lets_out_the_carrier_to_exits_of_the_roster_only() {
     let (exits, key) = (Exits::start(&net, &other_host), FleetKey::generate().unwrap());
     let roster = exits.roster(&key);
     let client = Client::with(&net, &exits.profile.clone().with("kill_switch", "enabled", true));
-    // The control: without a kill switch, everything with the carrier's mark leaves.
+    // The control: without a kill switch, all packets with the carrier's mark leave.
     let (of_roster, elsewhere) = (["192.0.3.2", "443"], [["192.0.3.2", "444"], ["203.0.113.2", "443"]]);
     assert!(leaves(&net.client, of_roster) && elsewhere.iter().all(|other| leaves(&net.client, *other)));
     client.up();
@@ -327,7 +327,7 @@ fn weight_of(name: &str, weight: u32) -> RosterChange {
     RosterChange::Weight { name: name.to_owned(), weight }
 }
 
-/// Does what an operator does with a signed roster.
+/// Gives the exit a signed roster, as an operator does.
 #[track_caller]
 fn give(exit: &Exit<'_>, roster: &SignedRoster) {
     std::fs::write(exit.warren.state("exit/roster"), roster.to_line()).unwrap();
@@ -364,7 +364,7 @@ fn hand_over(net: &Net, key: &PrivateKey, rosters: [&[u8]; 2], consequence: impl
     let client = Client::with(net, &profile);
     let honest = Answers::default();
     let welcome = Welcome { features: ROSTER, ..honest.welcome.clone() };
-    // Hands the rosters over one after the other. If they arrived together, only the latest would count.
+    // The rosters are sent one after the other, because of several that arrive together only the latest would count.
     for roster in rosters {
         let lying = LyingExit::lying(
             net,

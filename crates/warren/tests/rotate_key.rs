@@ -1,4 +1,4 @@
-//! The exit changes its key, while clients that pin the old one keep their tunnels.
+//! The exit rotates its key, and clients that pin the old key keep their tunnels.
 
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
@@ -43,7 +43,7 @@ fn clients_of_either_key_are_served_until_the_old_one_is_retired() {
     let other = Client::on(&host, &both);
     other.up();
     other.down();
-    // The client learns the new key without a restart.
+    // A reload of the client's profile with the new key needs no restart.
     let told = profile.with_exit("public_key", vec![new_key, old_key.clone()]);
     client.warren.write("home.toml", 0o600, &told.text());
     client.warren.run("reload home").ok();
@@ -144,7 +144,7 @@ fn a_rotation_that_is_finished_in_the_clients_file_keeps_the_addresses_and_touch
     assert_eq!(other.status().number("/reconnects"), 0);
 }
 
-/// Three clients: one is connected, one is away and was never seen, and one has a version that learns no keys.
+/// There are three clients: one is connected, one has never connected, and one has a version that does not learn keys.
 #[test]
 fn clients_take_the_next_key_over_by_themselves_and_the_old_one_stays_until_all_have_it() {
     let Some(net) = Net::new() else { return };
@@ -187,8 +187,8 @@ fn clients_take_the_next_key_over_by_themselves_and_the_old_one_stays_until_all_
     assert!(again.code == Some(1) && again.stderr.contains("tablet"), "{again:?}");
     assert_eq!(exit.status().text("/old_public_key"), old_key, "nothing has changed");
 
-    // The operator writes the new key into the profile of the client with the old version. The tablet connects with its existing
-    // profile.
+    // The operator writes the new key into the profile of the client with the old version. The client that has never connected
+    // uses its existing profile.
     drop(old_version);
     let by_hand = OldVersion::start(&hosts.1, key, &new_key);
     let tablet = Client::on(&hosts.0, &away);
@@ -212,7 +212,7 @@ fn clients_take_the_next_key_over_by_themselves_and_the_old_one_stays_until_all_
     assert!(log.contains("has retired its key"), "{log}");
     assert!(client.warren.run("exits home").ok().contains("in use"));
 
-    // The control: without what it has learnt, the client is refused.
+    // The control: without the keys that it has learnt, the client is refused.
     client.down();
     std::fs::remove_file(client.warren.state("exit-keys/home.json")).unwrap();
     let forgotten = client.warren.run("up home --timeout 5s");
@@ -259,7 +259,7 @@ fn a_profile_with_other_keys_forgets_what_was_learnt() {
     exit.warren.run("exit rotate-key").ok();
     exit.warren.run("exit rotate-key --retire").ok();
     client.down();
-    // As after a theft: the owner writes other keys into the profile, and from then on only these count.
+    // After a theft, the owner writes other keys into the profile. From then on, only these are accepted.
     let stranger = PrivateKey::generate().unwrap().public().to_string();
     client.warren.write("home.toml", 0o600, &profile.clone().with_exit("public_key", stranger).text());
     let refused = client.warren.run("up home --timeout 5s");

@@ -1,4 +1,4 @@
-//! What goes through the tunnel, what bypasses it, and what still reaches the client's host and the hosts behind it.
+//! Tests which packets go through the tunnel, which bypass it, and which still reach the client's host and the hosts behind it.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -28,7 +28,7 @@ fn connections_from_outside_are_answered_the_way_they_came() {
     net.internet.host.sh("ping -c 1 -W 5 192.0.2.2 && ping -c 1 -W 5 2001:db8:1::2").ok();
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
 
-    // A session that was tracked before the tunnel was up is treated in the same way.
+    // A connection that conntrack already knew before the tunnel was up is treated in the same way.
     client.down();
     let track = "type filter hook input priority 0; ct state new accept;";
     net.client.sh(&format!("nft 'table inet mine {{ chain track {{ {track} }}; }}'")).ok();
@@ -73,7 +73,7 @@ fn exclusions_and_the_lan_go_around_the_tunnel_and_all_else_through_it() {
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::CLIENT_V4);
     assert_eq!(client.sh("curl -sS --max-time 20 http://[2001:db8:3::2]/address"), Net::EXIT_V6);
     assert!(reached("192.168.77.1"));
-    // A network that only pretends to be local goes through the tunnel.
+    // Packets to a public network that the LAN claims as its own go through the tunnel.
     assert!(client.sh("ip route get 192.0.2.1").contains("warren0"));
     assert!(!reached("192.168.78.1"));
     client.sh("ip address add 192.168.78.2/24 dev eth0");
@@ -219,7 +219,7 @@ fn after_the_daemon_nothing_is_sent_with_an_inner_address_however_it_ended() {
     let inner = || net.router.sh("nft list table netdev sources").ok();
     let none = inner();
     let senders = [(&net.client, "203.0.113.2"), (&net.client, "2001:db8:3::2"), (&container, "203.0.113.2")];
-    // A server that does not notice its client's end serves nobody else, so each round starts another server.
+    // Each round starts another server, because a server that does not notice the end of its client serves no other one.
     let mut servers = Vec::new();
     let ends: [(&str, &dyn Fn()); 3] = [
         ("down", &|| drop(client.warren.run("down home").ok())),
@@ -240,7 +240,7 @@ fn after_the_daemon_nothing_is_sent_with_an_inner_address_however_it_ended() {
         end();
         eventually(seconds(10), "the daemon has ended", || client.warren.status().is_none());
 
-        // Long enough for unacknowledged segments to be sent again several times.
+        // In this time, unacknowledged segments are retransmitted several times.
         std::thread::sleep(seconds(2));
         assert_eq!(inner(), none, "after {how}");
     }

@@ -1,4 +1,4 @@
-//! What a compromised daemon could do: a debugger injects system calls into running daemons, which must be refused.
+//! Simulates a compromised daemon: a debugger injects system calls into running daemons. The kernel must refuse them.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
@@ -29,7 +29,7 @@ fn a_daemon_that_was_taken_over_can_do_nothing_of_it() {
         }
     }
 
-    // Neither daemon noticed.
+    // Both daemons still work.
     client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
     client.down();
     exit.stop(rustix::process::Signal::TERM);
@@ -171,7 +171,7 @@ fn running<'net>(net: &'net Net, sandbox: &str) -> (Client<'net>, Running) {
     );
     let client = Client::with(net, &Profile::parse(&text));
     let profile = client.warren.config("home.toml");
-    // The daemon is not a child of this process, so that only the debugger waits for its end.
+    // The daemon is started by a shell and is not a child of this process, so that only the debugger waits for it.
     let run = format!("WARREN_SANDBOX={sandbox} \"$@\" & wait");
     let shell =
         client.warren.start_under(&["sh", "-c", &run, "sh"], &format!("client run {}", profile.display()));

@@ -1,4 +1,4 @@
-//! Kernels without a sandbox feature: daemons report it and work without.
+//! On a kernel that lacks a sandbox feature, daemons report this and work without the feature.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::{Client, Exit, ExitOptions, Net, seconds};
 
-/// Together with the next test, the second half of scorecard S3.
+/// This test and the next are the second half of scorecard S3.
 #[test]
 fn daemons_whose_kernel_has_no_landlock_say_so_and_work() {
     let warning = "this kernel has no landlock";
@@ -66,7 +66,7 @@ fn tunnel_without(call: libc::c_long, warning: &str) -> Option<[Value; 2]> {
     Some(statuses)
 }
 
-/// Starts a program on a thread that gets ENOSYS for a system call, as does everything that it starts.
+/// Starts a program on a thread for which a system call returns ENOSYS. The program and its children inherit this.
 fn without<T: Send>(call: libc::c_long, start: impl FnOnce() -> T + Send) -> T {
     let calls = BTreeMap::from([(call, Vec::new())]);
     let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());

@@ -1,4 +1,4 @@
-//! Sessions and their inner addresses: who has which address, and who may send with which source.
+//! Sessions and their inner addresses: which client has which address, and which source addresses it may use.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -23,7 +23,7 @@ fn inner_addresses_stick_to_the_key_across_reconnects_and_restarts() {
     other.down();
     exit.stop(Signal::TERM);
     exit.run();
-    // The clients start in the other order, so newly drawn addresses would be swapped.
+    // The clients start in the reverse order, so if addresses were assigned anew, they would be swapped.
     other.up();
     client.up();
 

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, flows, seconds};
 
-/// Two sites with one host behind each gateway. The hosts know only their gateway.
+/// Two sites with one host behind each gateway. The hosts' only route is to their gateway.
 struct Sites {
     net: Net,
     second: Namespace,
@@ -102,8 +102,8 @@ fn hosts_of_two_lans_reach_each_other_with_their_own_addresses_and_only_as_the_o
     });
     assert_eq!(sites.pings(0, HOST_B), [false; 2]);
     assert!(!sites.net.exit.sh("ip route; ip -6 route").ok().contains("31::"));
-    // The client may not send from the revoked prefix either. Its own host would replace the source with the inner
-    // address, so the rule bypasses that.
+    // The client may not send from the revoked prefix either. The rule bypasses NAT on the client's own host, which would replace
+    // the source by the inner address.
     let bypass = "type filter hook output priority raw; ip saddr 172.31.0.1 notrack;";
     b.sh(&format!("nft 'table inet spoof {{ chain out {{ {bypass} }}; }}'"));
     let before = exit.status().drop("tun", "spoofed_source");

@@ -1,4 +1,4 @@
-//! An exit that cannot keep up with a client: what that costs, and where each packet ends up.
+//! An exit that cannot keep up with a client: the effects, and the fate of each packet.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::indexing_slicing,
@@ -21,9 +21,10 @@ use crate::support::memory::rss_kib;
 use crate::support::{Client, Exit, Net, OpenMetrics, eventually, seconds};
 
 const PORT: u16 = 5_400;
-/// Payload bytes of a packet: no two packets fit into one datagram.
+/// Payload bytes of a packet, so many that no two packets fit into one datagram.
 const LENGTH: usize = 1_000;
-/// A connection's limit for received datagrams (`TransportSettings::datagram_receive_buffer`), plus other growth.
+/// The allowed growth of memory: a connection's limit for received datagrams (`TransportSettings::datagram_receive_buffer`), and
+/// a tolerance.
 const ROOM_KIB: u64 = 8 * 1024 + 4 * 1024;
 
 /// Scorecard B11.
@@ -129,8 +130,8 @@ impl Pings {
     }
 }
 
-/// Drops the flood as it leaves the exit's TUN, after `rules` other rules. These slow a write to the TUN down, because it
-/// returns only after the kernel's receive path.
+/// Drops the flood's packets when they leave the exit's TUN, after `rules` other rules. The rules slow down writes to the TUN,
+/// because a write returns only after the kernel's receive path.
 fn swallow(net: &Net, rules: usize) {
     let rules = "meta mark 0xdead accept; ".repeat(rules);
     let table = format!(
@@ -150,7 +151,7 @@ struct Load {
     per_second: u64,
 }
 
-/// What a client has sent since its start.
+/// The numbers of packets and datagrams that a client has sent since its start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sent {
     packets: u64,
@@ -176,13 +177,13 @@ impl Flooder {
         Self { orders, answers, thread }
     }
 
-    /// Returns once the last packet has left. The result covers everything ever sent.
+    /// Sends the load, and returns once the last packet has left. The result covers all packets since the start.
     fn send(&self, load: Load) -> Sent {
         self.orders.send(Some(load)).unwrap();
         self.answers.recv_timeout(seconds(60)).unwrap()
     }
 
-    /// Everything ever sent.
+    /// Returns the numbers since the start.
     fn sent(&self) -> Sent {
         self.send(Load { packets: 0, per_second: 0 })
     }
@@ -199,7 +200,7 @@ async fn flood(
     ordered: &Receiver<Option<Load>>,
     answer: &Sender<Sent>,
 ) {
-    // One datagram per send, because the kernel counts a dropped batch as one.
+    // GSO is limited to one datagram per send, because the kernel counts a dropped batch as one.
     let settings = TransportSettings {
         driver: Driver::Warren,
         congestion: Congestion::Off.into(),
@@ -244,7 +245,7 @@ async fn flood(
     }
 }
 
-/// What the client has sent to the exit, and where it ended up, both since their start.
+/// What the client has sent to the exit, and what became of it, both since their start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Account {
     sent: Sent,
@@ -260,7 +261,7 @@ struct Account {
 }
 
 impl Account {
-    /// The account once nothing is in flight.
+    /// Reads the account once nothing is in flight.
     fn settled(net: &Net, exit: &Exit<'_>, sent: impl Fn() -> Sent) -> Self {
         let observe = || Self::now(net, exit, sent());
         let mut last = observe();
@@ -290,12 +291,12 @@ impl Account {
         }
     }
 
-    /// Every datagram and every packet sent is received or counted as a drop.
+    /// Asserts that every datagram and every packet sent is received or counted as a drop.
     #[track_caller]
     fn assert_whole(&self) {
         assert_eq!(self.sent.udp_datagrams, self.received + self.socket_full, "{self:?}");
         assert_eq!(self.quic_received, self.written + self.dropped + self.quic_full, "{self:?}");
-        // Dropped datagrams may also hold no packet but only acknowledgements or probes.
+        // Some dropped datagrams contain no packet, but only acknowledgements or probes.
         let without = self.sent.udp_datagrams - self.sent.packets;
         let lost = self.sent.packets - self.quic_received;
         assert!((lost..=lost + without).contains(&(self.socket_full + self.intake_full)), "{self:?}");

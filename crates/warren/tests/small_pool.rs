@@ -1,4 +1,5 @@
-//! An exit with very few inner addresses. Late clients are refused at once, and no two clients have the same address at a time.
+//! An exit with very few inner addresses. When no address is free, clients are refused at once, and no two clients ever have the
+//! same address at the same time.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::{HashSet, VecDeque};
@@ -38,7 +39,7 @@ fn clients_that_come_and_go_never_share_an_address_and_one_too_many_is_told_at_o
     );
 }
 
-/// Takes as long as the exit waits for a silent client.
+/// This test takes as long as the exit waits for a silent client.
 #[test]
 #[ignore = "takes a minute; `scripts/torture pool` runs it"]
 fn the_address_of_a_client_that_crashed_is_another_s_once_its_time_is_up() {
@@ -57,7 +58,7 @@ fn the_address_of_a_client_that_crashed_is_another_s_once_its_time_is_up() {
             drop(gone);
             let crashed = Instant::now();
             let mut refusals = 0;
-            // A new client asks each second. A single waiting client would ask less and less often.
+            // Each second, a new client asks, because a single waiting client would ask less and less often.
             loop {
                 let mut late = LibraryClient::start(keys[ADDRESSES].clone(), exit_key, 1);
                 let asked = Instant::now();
@@ -120,7 +121,7 @@ async fn churn(keys: &[PrivateKey], exit_key: PublicKey, cycles: usize) -> Churn
                 churn.slowest_refusal = churn.slowest_refusal.max(start.elapsed());
                 late.leave().await;
             }
-            // Removes clients from varying places.
+            // The client that leaves is at a varying index.
             let (key, client, _) = live.remove(cycle * 7 % ADDRESSES);
             client.leave().await;
             away.push_back(key);

@@ -1,4 +1,4 @@
-//! An enrolled client that is not Warren's: packets with somebody else's source go nowhere.
+//! An enrolled peer other than Warren's client sends packets with foreign source addresses, which the exit must drop.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::cell::Cell;
@@ -64,7 +64,7 @@ fn ten_thousand_packets_with_the_sources_of_others_reach_nobody_and_are_counted(
                 mallory.send_whole(&udp(own, (internet, PORT), 30_000, b"hello")).await;
             }
             to_test.send(()).unwrap();
-            // The attacker keeps running, so that queued packets leave.
+            // The attacker must keep running until its queued packets have left.
             let over = Cell::new(false);
             let goes_on = |_: &mut LibraryClient| {
                 over.set(over.get() || may_go_on.try_recv().is_ok());

@@ -1,4 +1,4 @@
-//! A path that stalls under load. Waiting packets take bounded memory, and packets that have waited too long are not sent.
+//! A path that stalls under load. Queued packets take bounded memory, and packets that have waited too long are dropped.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -15,7 +15,7 @@ const FLOWS: usize = 16;
 const PACKETS_PER_SECOND: u64 = 10_000;
 const LENGTH: usize = 1_200;
 const CONNECTIONS: u64 = 4;
-/// How much a connection may hold: its queue, and the datagrams for the next drive in QUIC.
+/// The memory that a connection may use for packets: its queue, and the datagrams for the next drive in QUIC.
 const BUFFER_KIB: u64 = 1_536 + 128;
 
 /// Scorecard R5: at most 4 MiB besides the buffers, and at most 1 % of the delivered packets are older than a second.
@@ -71,7 +71,7 @@ fn a_path_that_stands_still_for_five_seconds_fills_no_memory_and_delivers_nothin
         after.len(),
         after.iter().max().unwrap()
     );
-    // The control: the path stalled, under more load than the queues could hold.
+    // The control: the path really stalled, and the load was larger than the queues.
     assert!(gap >= seconds(4), "{gap:?}");
     assert!(dropped >= 2 * PACKETS_PER_SECOND, "{dropped}");
     assert!(grown <= CONNECTIONS * BUFFER_KIB + 4 * 1024, "{grown} KiB");
@@ -121,7 +121,7 @@ fn send(start: Instant, over: &AtomicBool) {
         }
         let now = u64::try_from(start.elapsed().as_micros()).unwrap();
         packet[..8].copy_from_slice(&now.to_be_bytes());
-        // A packet that the kernel does not accept is lost, as in a call or a game.
+        // A packet that the kernel does not accept is not sent again, as in a call or a game.
         drop(socket.send(&packet));
     }
 }

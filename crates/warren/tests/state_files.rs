@@ -1,4 +1,4 @@
-//! The store of an exit's clients when its writer is killed, when no file may grow, and when nothing can be written at all.
+//! The store of an exit's clients survives if its writer is killed, if files cannot grow, and if nothing can be written at all.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new(
     let mut name = "client-0".to_owned();
 
     for turn in 0..kills {
-        // The command itself writes the file while no exit runs. Otherwise the exit does.
+        // If no exit runs, the command itself writes the file. Otherwise the exit writes it.
         let runs = turn % 2 == 1;
         if runs {
             exit.run();
@@ -43,7 +43,7 @@ fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new(
         let renamed = names(&exit);
         let back = format!("exit client rename {next} {name}");
         let mut command = exit.warren.start(&back);
-        // The program spends most of the time on its start, and writes at the end.
+        // The kill is in the later part of the run, because the program writes only at its end.
         std::thread::sleep(takes.mul_f64(0.5 + 0.6 * random()));
         if runs {
             exit.daemon().signal(Signal::KILL)
@@ -184,7 +184,7 @@ fn assert_one_sentence(refused: &Finished, with: &str) {
     assert!(refused.stderr.contains(with), "{refused:?}");
 }
 
-/// What a stopped exit leaves for its successor is removed two seconds later.
+/// Waits until the hold table of a stopped exit is removed, two seconds after the stop.
 fn wait_for_the_hold_to_go(net: &Net) {
     eventually(seconds(10), "nothing is held for a successor", || {
         !net.exit.sh("nft list tables").stdout.contains("warren_exit_hold")

@@ -1,4 +1,4 @@
-//! What `warren status` tells people, as plain text and live on a terminal.
+//! The output of `warren status` as plain text and live on a terminal.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;

@@ -1,4 +1,4 @@
-//! What an exit answers to somebody who does not know its key.
+//! Tests what an exit answers to strangers who do not know its key.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -21,7 +21,7 @@ fn a_scanner_hears_nothing_until_the_exit_is_told_to_answer() {
         send(&scanner, probes);
         scanner
     });
-    // Of the noise, only the Initial could get an answer.
+    // Of the random packets, only the Initial could get an answer.
     let refused = plain.len() + version.len() + 1;
 
     eventually(seconds(10), "the exit has processed all packets", || {
@@ -110,7 +110,7 @@ fn a_retry_token_is_worth_nothing_at_another_address_or_later() {
 
     refused(&observer, &prompt.1);
 
-    // The second datagram of each ClientHello got a Retry as well.
+    // Retries to the second datagram of each ClientHello are not counted.
     let _retries = heard(&prompt.0) + heard(&late.0);
     send(&prompt.0, &prompt.1);
     eventually(seconds(5), "the control: its own address is answered", || heard(&prompt.0) > 0);

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::support::{Client, Exit, Net, Running, asked, eventually, seconds};
 
-/// The calls that fail for a while: every call, or every second to fourth one. TUN calls are identified by their file.
+/// The faults: system calls of which every one, or every second to fourth one, fails for a while. Calls on the TUN are selected
+/// by the file's path.
 const FAULTS: [Fault; 14] = [
     carrier("sendmsg,sendmmsg:error=ENOBUFS"),
     carrier("sendmsg,sendmmsg:error=EAGAIN:when=1+3"),
@@ -30,7 +31,7 @@ const FAULTS: [Fault; 14] = [
 #[ignore = "needs strace and takes minutes; `scripts/torture faults` runs it"]
 fn system_calls_that_fail_end_no_daemon_and_no_tunnel() {
     let Some(net) = Net::new() else { return };
-    // Injection runs next to the pings. Without strace the test would pass without injecting anything.
+    // strace must exist, because without it the test would pass without any fault.
     net.client.sh("command -v strace").ok();
     let fault_seconds = asked("WARREN_FAULT_SECONDS");
     let lasting: u64 = fault_seconds.unwrap_or(1);
@@ -67,7 +68,7 @@ fn system_calls_that_fail_end_no_daemon_and_no_tunnel() {
         2 * FAULTS.len(),
         failed(&client) - ended
     );
-    // A daemon that could send nothing at all retries with growing pauses.
+    // The test suite allows more time, because a daemon that could send nothing at all retries with growing pauses.
     let within = if fault_seconds.is_some() { seconds(1) } else { seconds(2) };
     assert!(slowest <= within, "{slowest:?}");
     assert!(most_lines as u64 <= 10 * lasting, "{most_lines} lines");

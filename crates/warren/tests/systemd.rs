@@ -94,7 +94,8 @@ fn tunnel_is_started_watched_and_stopped_by_systemd() {
     let again = client.sh("warren up home");
     assert!(again.code == Some(1) && again.stderr.contains("is up already"), "{again:?}");
 
-    // A killed daemon and a hanging daemon are both replaced. What they left on the host does not block the new one.
+    // systemd replaces both a killed and a hanging daemon. The old daemon's changes to the host do not prevent the new one from
+    // starting.
     for with in [Signal::KILL, Signal::STOP] {
         let pid = client.main_pid("warren@home").expect("the daemon runs");
         support::signal(pid, with);
@@ -110,7 +111,7 @@ fn tunnel_is_started_watched_and_stopped_by_systemd() {
     before.assert_same(&HostState::of(&net.client));
     assert_eq!(client.sh("warren down home").code, Some(3));
 
-    // The unit of a refused client stays active, with the host closed.
+    // The unit of a refused client stays active, and the tunnel's traffic stays blocked.
     client.sh("warren up home").ok();
     exit.warren.run("exit client disable laptop").ok();
     let says_refused = || client.property("warren@home", "StatusText").contains("has disabled this client");
@@ -192,7 +193,7 @@ fn a_unit_with_the_drop_in_of_the_guide_is_inside_as_is_a_user_that_the_profile_
     eventually(seconds(30), "the unit is inside again", || seen().contains(Net::EXIT_V4));
     assert!(!seen().contains(Net::CLIENT_V4), "{}", seen());
 
-    // The unit's daemon may look at other users' processes, and moves them.
+    // A daemon that is run by the unit may inspect other users' processes and move them into a cgroup.
     let user = format!("setpriv --reuid=65534 --regid=65534 --clear-groups warren exec home -- {ask}");
     assert_eq!(client.sh(&user).ok(), Net::EXIT_V4);
 
@@ -308,7 +309,7 @@ fn kill_switch_outlives_restarts_of_the_firewall_and_of_its_own_service() {
     eventually(seconds(20), "systemd starts the service again", || client.sh(table).succeeded());
     leaks.assert_none("the service was killed");
 
-    // The same next to a daemon, which also restores the table.
+    // The same while a daemon runs, which also restores the table.
     client.sh("warren up home").ok();
     client.sh("systemctl restart nftables").ok();
     eventually(seconds(2), "it is closed again", || client.sh(table).succeeded());
@@ -319,7 +320,7 @@ fn kill_switch_outlives_restarts_of_the_firewall_and_of_its_own_service() {
     leaks.assert_none("both units have stopped");
     client.sh("systemctl start warren-lockdown@home").ok();
     client.sh("warren down home").ok();
-    // The service is notified of this change, and knows that the kill switch was opened.
+    // The lockdown service is notified of this change, but does not close the kill switch, because it was opened by a command.
     client.sh("systemctl restart nftables").ok();
     leaks.assert_all("opened by `down`, which the service knows");
     let before = client.main_pid("warren-lockdown@home").expect("the service runs on");
@@ -399,7 +400,7 @@ fn enrol(exit: &Systemd<'_>, name: &str) -> Profile {
     Profile::parse(&exit.sh(&format!("warren exit client add {name}")).ok())
 }
 
-/// Runs as a user other than root, with few capabilities and no way to gain others.
+/// Checks that a process does not run as root, has few capabilities and cannot gain others.
 fn assert_is_no_root_and_has_few_rights(pid: i32) {
     assert_rights_are_few(pid);
     for user in of_each_thread(pid, "Uid:") {

@@ -109,7 +109,7 @@ fn a_lease_that_comes_to_be_somebody_s_is_given_up() {
     let liar = || LyingExit::answering(&net, key.clone(), Answers::with_lease(LATE, LATE_EXIT));
     let resolver = |address: &str| {
         std::fs::write(net.client.etc().join("resolv.conf"), format!("nameserver {address}\n")).unwrap();
-        // A change that the daemon is notified of.
+        // Makes a change of which the daemon is notified.
         client.sh("ip link add news type veth peer name other-news && ip link delete news");
     };
     let has_lease = || client.sh("ip -o address show").contains(&LATE.to_string());
@@ -130,7 +130,7 @@ fn a_lease_that_comes_to_be_somebody_s_is_given_up() {
     eventually(seconds(40), "the client is up again", || client.status().text("/state") == "up");
     assert!(has_lease());
 
-    // Another LAN, whose gateway is the only way to the exit.
+    // Moves the client to another LAN, whose gateway is the only route to the exit.
     drop(one);
     client.sh("ip address add 10.99.0.57/24 dev lan");
     let gateway = format!("ip route replace 10.97.0.0/16 via {LATE} dev lan");
@@ -146,11 +146,11 @@ fn a_lease_that_comes_to_be_somebody_s_is_given_up() {
     client.down();
 }
 
-/// Unused at first.
+/// An address that is unused at first.
 const LATE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 9);
 const LATE_EXIT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
-/// The profile of a client that pins another key. A test can use that key to lie.
+/// Returns an exit, a key, and a profile that pins this key, with which a test can act as a lying exit.
 fn lying_profile(net: &Net) -> (Exit<'_>, PrivateKey, Profile) {
     let exit = Exit::init(net, &ExitOptions::default());
     let key = PrivateKey::generate().unwrap();

@@ -1,4 +1,4 @@
-//! What a person does through the tunnel: ping, names, web pages, datagrams.
+//! Usual traffic through the tunnel: ping, names, web pages, datagrams.
 
 use std::collections::BTreeSet;
 
@@ -72,8 +72,8 @@ fn datagrams_of_every_size_come_back_as_they_were() {
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
 
-    // Below, at and above one packet; the largest are IP fragments. The first answer of a size may be lost while the
-    // path MTU is learned.
+    // The sizes are below, at and above one packet. The largest are sent as IP fragments. The first answer of a size may be lost
+    // while the path MTU is discovered.
     for bytes in [0, 1, 1000, 1252, 1352, 1353, 2000, 8000, 60_000] {
         client.sh(&format!("ping -4 -c 3 -i 0.2 -W 5 -s {bytes} 203.0.113.2"));
         client.sh(&format!("ping -6 -c 3 -i 0.2 -W 5 -s {bytes} 2001:db8:3::2"));

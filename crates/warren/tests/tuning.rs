@@ -85,7 +85,7 @@ fn what_cannot_be_set_is_refused_with_a_sentence_and_changes_nothing() {
     assert_eq!(exit.status().0["transport"], before);
 }
 
-/// The most segments in a single send, since an earlier status or since the start.
+/// The largest number of segments in a single send, since an earlier status or since the start.
 fn largest_send(status: &Status, since: Option<&Status>) -> u64 {
     let sends = |status: &Status| -> Vec<u64> {
         let list = status.list("/occupancy/segments_per_send");

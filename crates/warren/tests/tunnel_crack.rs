@@ -1,5 +1,5 @@
-//! TunnelCrack: a network that claims internet addresses for its LAN (CVE-2023-36672), and programs that talk to the
-//! exit's own address, where the carrier goes too (CVE-2023-36673).
+//! TunnelCrack: a network that claims internet addresses for its LAN (CVE-2023-36672), and programs that send to the exit's own
+//! address, which is also the carrier's destination (CVE-2023-36673).
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use crate::support::{Client, Exit, LeakCounter, Net, eventually, seconds};
@@ -38,7 +38,7 @@ fn a_lan_with_the_internet_s_addresses_and_the_exit_s_own_take_nothing_outside()
     let (made, left) = leaves("any");
     assert_eq!(left, 0, "packets left of {made} attempts, as routed, without a kill switch");
     let (made, left) = leaves("eth0");
-    // DNS is the exception, because the DNS guard keeps it inside.
+    // Only DNS queries do not leave outside, because the DNS guard keeps them inside.
     assert!(
         left >= made / 5 * 4,
         "sockets bound to the device leave without a kill switch: {left} of {made}"

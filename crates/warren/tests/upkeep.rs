@@ -61,7 +61,7 @@ fn what_others_undo_is_made_again_and_nothing_leaves_meanwhile() {
 
     let idle = ticks(&client);
     std::thread::sleep(seconds(2));
-    // A client that is busy all the time would use a hundred ticks per second.
+    // A client in a busy loop would use a hundred ticks per second.
     assert!(ticks(&client) - idle < 20, "the client works without a reason");
     client.down();
     before.assert_same(&HostState::of(&net.client));
@@ -136,7 +136,7 @@ fn nothing_leaves_outside_while_the_device_is_away_also_without_a_kill_switch() 
         client.sh(change);
         eventually(seconds(20), change, is_mended);
     }
-    // The daemon is stopped, so that restoring takes as long as the test likes.
+    // The daemon is stopped by a signal, so that it restores nothing until the test lets it continue.
     let daemon = i32::try_from(client.status().number("/pid")).unwrap();
     signal(daemon, Signal::STOP);
     client.sh("ip link delete warren0");

@@ -184,7 +184,7 @@ fn the_page_changes_a_client_and_the_audit_log_says_who_did_what_by_page_and_com
         assert!(lines.iter().any(|line| line == expected), "{expected}: {lines:#?}");
     }
     assert!(log.iter().all(|entry| entry["by"] != "page" || entry["from"] == "127.0.0.1"), "{log:#?}");
-    // The page shows the same, and the exit's log has it too.
+    // The page shows the same entries, and the exit's log contains them too.
     let shown = made(&exit, "/api/audit", &json!({ "search": "DESK" }));
     assert_eq!(shown["rows"][0]["what"], "renamed to tower", "{shown}");
     assert_eq!(shown["matching"], 4, "{shown}");
@@ -357,7 +357,7 @@ fn a_unix_socket_serves_the_page_from_the_start_and_goes_when_reload_moves_it() 
     let over_socket = format!("--unix-socket {socket}");
     ask(&exit, "/api/overview", &over_socket).ok();
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    // A new token takes effect although the socket stays.
+    // With a Unix socket, a new token takes effect although the socket stays.
     let old = token(&exit);
     std::fs::remove_file(exit.warren.state("exit/web.token")).unwrap();
     exit.warren.run("reload exit").ok();

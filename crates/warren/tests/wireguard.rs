@@ -119,7 +119,7 @@ fn a_client_that_changes_its_address_is_answered_there_and_keeps_its_session() {
     move_and_expect_an_answer(&net, &exit, &phone);
 }
 
-/// The client's host gets another address. Its session goes on from there.
+/// Gives the client's host another address, and expects that the session continues.
 fn move_and_expect_an_answer(net: &Net, exit: &Exit<'_>, phone: &WireGuardGo<'_>) {
     let session = exit.status().number("/sessions/0/id");
 
@@ -145,7 +145,7 @@ fn a_wireguard_client_is_limited_isolated_and_cut_off_like_any_other() {
         phone.pings(Net::INTERNET_V4) && tablet.pings(Net::INTERNET_V4)
     });
 
-    // Limited, both ways.
+    // The client's rate limit applies in both directions.
     let flood = |host: &Namespace| {
         host.enter(|| {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -166,7 +166,7 @@ fn a_wireguard_client_is_limited_isolated_and_cut_off_like_any_other() {
     flood(&other_host);
     assert_eq!(exit.status().drop("tun", "rate_limit"), limited, "nobody has a limit any more");
 
-    // Isolated, until the operator says otherwise.
+    // Clients are isolated until the operator turns isolation off.
     let tablet_address = values(&tablet_file, "Address")[0].trim_end_matches("/32").to_owned();
     assert!(!phone.pings(&tablet_address));
     assert!(exit.status().drop("tun", "isolated") > 0);
@@ -174,14 +174,14 @@ fn a_wireguard_client_is_limited_isolated_and_cut_off_like_any_other() {
     exit.warren.run("reload exit").ok();
     assert!(phone.pings(&tablet_address), "the control: it was isolation");
 
-    // A source that is not the client's.
+    // Packets with a foreign source address are dropped.
     let spoofed = exit.status().drop("tun", "spoofed_source");
     let device = phone.sh("ip -o route get 203.0.113.2 | sed 's/.* dev \\([^ ]*\\).*/\\1/'");
     phone.sh(&format!("ip address add 10.66.9.9/32 dev {}", device.trim()));
     net.client.sh(&format!("ping -c 1 -W 1 -I 10.66.9.9 {}", Net::INTERNET_V4));
     assert!(exit.status().drop("tun", "spoofed_source") > spoofed);
 
-    // Cut off: each within two seconds. The other is the control.
+    // Each client is cut off within two seconds. The other client is the control.
     for (command, name) in [("exit client disable phone", "phone"), ("exit client remove tablet", "tablet")] {
         let (client, host) = if name == "phone" { (&phone, &net.client) } else { (&tablet, &other_host) };
         assert!(client.pings(Net::INTERNET_V4), "{name} is up before");
@@ -213,7 +213,7 @@ fn twenty_peers_of_a_wireguard_server_are_imported_and_connect_with_their_old_fi
         let key = PrivateKey::new([number; 32]);
         let preshared = PrivateKey::new([100 + number; 32]);
         let (mut secret, mut of_client) = (String::new(), String::new());
-        // Every second one has a preshared key.
+        // Every second peer has a preshared key.
         if number % 2 == 0 {
             secret = format!("PresharedKey = {}\n", *preshared.to_base64());
             of_client.clone_from(&secret);
@@ -231,7 +231,7 @@ fn twenty_peers_of_a_wireguard_server_are_imported_and_connect_with_their_old_fi
         ));
     }
     let path = exit.warren.write("wg0.conf", 0o600, &server);
-    // The exit has started with a key of its own, which nobody uses yet.
+    // The exit has been started with a key of its own, which no client uses yet.
     exit.run();
     let dry = exit.warren.run(&format!("exit import wireguard {} --dry-run", path.display())).ok();
     assert!(dry.contains("20 clients would be enrolled"), "{dry}");
@@ -249,7 +249,7 @@ fn twenty_peers_of_a_wireguard_server_are_imported_and_connect_with_their_old_fi
     });
     for phone in &phones {
         assert!(phone.pings(Net::INTERNET_V4) && phone.pings(Net::INTERNET_V6));
-        // Large packets pass too, although the files have WireGuard's MTU and the exit's is smaller.
+        // Large packets pass too, although the files contain WireGuard's default MTU and the exit's MTU is smaller.
         assert_eq!(
             phone.sh("curl -sS --max-time 20 http://203.0.113.2/bytes/300000 | wc -c").trim(),
             "300000"
@@ -262,7 +262,7 @@ fn twenty_peers_of_a_wireguard_server_are_imported_and_connect_with_their_old_fi
         "{again}"
     );
     assert_eq!(connected(&exit), 20);
-    // The files name a port where the exit does not listen.
+    // The files contain a port on which the exit does not listen.
     let elsewhere =
         exit.warren.write("wg1.conf", 0o600, &server.replace("ListenPort = 51820", "ListenPort = 51999"));
     let warned = exit.warren.run(&format!("exit import wireguard {} --dry-run", elsewhere.display()));
@@ -471,7 +471,7 @@ fn flood(exit_key: [u8; 32]) -> Answers {
         datagram[4..8].copy_from_slice(&number.to_le_bytes());
         let _ = socket.send(&datagram);
         if number % 64 == 0 {
-            // The sender must not outrun the exit by so much that the socket drops the rest.
+            // The pause keeps the sender from filling the exit's socket buffer, which would drop packets.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -497,7 +497,7 @@ fn processor_time(pid: i32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// WireGuard's clients make new keys every two minutes. If both implementations are installed, they run at the same time.
+/// WireGuard clients negotiate new keys every two minutes. If both implementations are installed, they run at the same time.
 #[test]
 #[ignore = "takes eleven minutes; `scripts/torture wireguard` runs it"]
 fn five_new_keys_in_real_time_lose_nothing_and_keep_the_session() {

@@ -1,4 +1,5 @@
-//! Two workers on each side. They share a port and a TUN device, and pass packets to the worker whose connection carries the flow.
+//! Two workers on each side. The workers share a port and a TUN device, and pass packets to the worker whose connection carries
+//! the flow.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -28,7 +29,8 @@ fn traffic_of_every_kind_passes_both_ways_and_every_packet_is_accounted_for() {
         client.iperf3(host, "-P 4 -n 10M -R");
     }
     assert_eq!(flows::echo_from_each(&net.client, 20_000..20_128), 128);
-    // Either worker may read flows that begin at the exit, whichever worker owns the flow's connection.
+    // Packets of a flow that begins at the exit may be read by either worker, not only by the one that owns the flow's
+    // connection.
     send_from_exit(&net, &client, 64);
 
     let (inside, outside) = drained(&client, &exit);
@@ -129,7 +131,7 @@ fn exit_with_workers(net: &Net, workers: i64) -> Exit<'_> {
 fn profile(exit: &Exit<'_>, connections: u16) -> Profile {
     let profile = exit.enrol("laptop").with("transport", "workers", 2).with("transport", "pin", true);
     let profile = profile.with("transport", "connections", i64::from(connections));
-    // The exit's host sends datagrams to the client, as a visitor would.
+    // The port is allowed, because the exit's host sends datagrams to the client, as a visitor would.
     profile.with("forwards", "allow", vec!["udp/5302"])
 }
 
@@ -159,7 +161,7 @@ fn send_from_exit(net: &Net, client: &Client<'_>, count: u16) {
     }
 }
 
-/// The connections' numbers, which also identify their workers.
+/// The numbers of the connections and of their workers.
 fn ids(status: &Status) -> Vec<(u64, u64)> {
     let number = |connection: &serde_json::Value, name: &str| connection[name].as_u64().unwrap();
     let mut ids: Vec<_> =

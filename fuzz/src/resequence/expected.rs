@@ -1,4 +1,4 @@
-//! What a resequencer with room for everything must do, in the plainest way: numbers that do not wrap, sets and maps.
+//! A simple model of a resequencer without memory limits. It uses numbers that do not wrap, sets and maps.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
@@ -7,7 +7,7 @@ use warren_packet::resequence::{MAX_AHEAD, REMEMBERED};
 
 use super::START;
 
-/// The lanes by index, what was released since the last call of [`Expected::released`], and the counters.
+/// The lanes by index, the serial numbers released since the last call of [`Expected::released`], and the counters.
 #[derive(Default)]
 pub(super) struct Expected {
     lanes: BTreeMap<u8, ExpectedLane>,
@@ -21,7 +21,7 @@ struct ExpectedLane {
     next: u64,
     arrived: HashSet<u64>,
     held: BTreeMap<u64, u64>,
-    /// Each number that was higher than any before, with the deadline of what is missing below it.
+    /// Each number that was higher than all earlier ones, with the deadline for the missing numbers below it.
     highest: Vec<(u64, Instant)>,
 }
 
@@ -32,7 +32,7 @@ impl Default for ExpectedLane {
 }
 
 impl ExpectedLane {
-    /// Returns the deadline of the gap that begins at the next number.
+    /// Returns the deadline of the gap that starts at `next`.
     fn deadline(&self) -> Option<Instant> {
         self.highest.iter().find(|(number, _)| *number > self.next).map(|(_, deadline)| *deadline)
     }
@@ -51,7 +51,8 @@ impl Expected {
             self.released.push(serial);
             return true;
         }
-        // A number too far ahead makes the lane continue there. The gap before it is not counted.
+        // If the number is too far ahead, the lane continues at this number. The gap directly before it does not count as given
+        // up.
         let is_far = number - lane.next > u64::from(MAX_AHEAD);
         if is_far {
             self.go_to(index, number, false);
@@ -63,7 +64,7 @@ impl Expected {
             lane.highest.push((number, deadline));
         }
         lane.held.insert(number, serial);
-        // Lane 0 is unordered, so nothing waits in it.
+        // Lane 0 is unordered, so its datagrams are released immediately.
         if index == 0 {
             self.go_to(index, number, true);
         }
@@ -93,13 +94,13 @@ impl Expected {
         }
     }
 
-    /// Returns the serial numbers of what was released since the last call.
+    /// Returns the serial numbers of the datagrams released since the last call.
     pub(super) fn released(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.released)
     }
 
-    /// Releases what is held below a number, and continues at that number. The last gap counts as given up only if
-    /// `counts_last` is set.
+    /// Releases the held datagrams below `number`, and makes the lane continue at `number`. The gap directly before `number`
+    /// counts as given up only if `counts_last` is set.
     fn go_to(&mut self, index: u8, number: u64, counts_last: bool) {
         let lane = self.lanes.entry(index).or_default();
         while let Some((held, serial)) = lane.held.pop_first() {

@@ -1,19 +1,19 @@
-//! What became of numbered packets: loss, delay, jitter, gaps and order.
+//! Computes loss, delay, jitter, gaps and reordering from the numbered packets that arrived.
 
 use std::{collections::HashSet, ops::Range, time::Duration};
 
 use crate::stats::{Sample, share};
 
-/// The start of each packet. It distinguishes the test's packets from others.
+/// The first bytes of each packet of the test. Packets without these bytes are ignored.
 pub(super) const MAGIC: [u8; 4] = *b"wbpt";
-/// Bytes of the start, the number and the time of sending.
+/// Bytes of `MAGIC`, the packet's number and the time at which it was sent.
 pub(super) const MARK: usize = 4 + 4 + 8;
 
 /// A packet that arrived.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Heard {
     number: u32,
-    /// The time of receipt by the machine's clock, since the epoch.
+    /// The time of receipt since the epoch, by CLOCK_REALTIME.
     came: Duration,
     delay: Duration,
 }
@@ -21,16 +21,16 @@ pub(super) struct Heard {
 /// The quality of streams, over all packets of all streams. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::path) struct Quality {
-    /// Packets that arrived, each once.
+    /// Number of packets that arrived. Duplicates do not count.
     pub(in crate::path) received: u64,
     pub(in crate::path) lost_percent: f64,
     pub(in crate::path) delay_median_ms: f64,
     pub(in crate::path) delay_p99_ms: f64,
-    /// Mean change of the delay from one packet to the next.
+    /// Mean difference between the delays of consecutive packets.
     pub(in crate::path) jitter_ms: f64,
-    /// Longest time without a packet in any stream.
+    /// Longest time between two consecutive packets of a stream.
     pub(in crate::path) longest_gap_ms: f64,
-    /// Packets that came after one with a higher number.
+    /// Packets that arrived after a packet with a higher number, in per cent.
     pub(in crate::path) late_percent: f64,
 }
 
@@ -44,14 +44,15 @@ impl Heard {
         }
         let sent = Duration::from_nanos(u64::from_be_bytes(time));
         let number = u32::from_be_bytes([n0, n1, n2, n3]);
-        // Both times are from one clock. Only a step of that clock could make the delay negative.
+        // Both times are from the same clock. The delay can be negative only if the clock is set back in between, and then
+        // becomes 0.
         Some(Self { number, came, delay: came.saturating_sub(sent) })
     }
 }
 
 impl Quality {
-    /// Evaluates the packets whose numbers are in a range. Packets in `refused` were never sent. None if nothing
-    /// arrived.
+    /// Computes the quality of the packets whose numbers are in `range`. The packets in `refused` do not count as sent. None if
+    /// no packet arrived.
     pub(super) fn of(streams: &[Vec<Heard>], refused: &[Vec<u32>], range: Range<u32>) -> Option<Self> {
         let (mut sent, mut received, mut late, mut gap) = (0_u64, 0_u64, 0_u64, Duration::ZERO);
         let (mut delays, mut changes) = (Vec::new(), Vec::new());

@@ -1,4 +1,5 @@
-//! TCP by iperf3, with servers on the client's host and clients on the exit's. The receiver counts the bytes.
+//! TCP by iperf3. The iperf3 servers run on the client's host, and the iperf3 clients on the exit's host. The receiver counts the
+//! bytes.
 
 use std::{
     process::Command,
@@ -14,10 +15,11 @@ use super::super::{
 };
 use crate::{interrupt::Interrupt, way::Way};
 
-/// The ports of two servers, one for each direction, so that both directions at once use two programs.
+/// The ports of the two servers. Each direction has its own server, so that a test of both directions can use two iperf3
+/// processes.
 const PORTS: [u16; 2] = [5201, 5202];
 const START: Duration = Duration::from_secs(5);
-/// If a test fails within this time, it had not begun.
+/// A test that fails within this time has not started yet, and can be repeated.
 const AT_ONCE: Duration = Duration::from_millis(800);
 /// Extra time for connecting and for exchanging results through a full tunnel.
 const SLACK: Duration = Duration::from_secs(15);
@@ -34,8 +36,8 @@ impl Iperf {
     pub(crate) fn start(topology: &Topology, address: &str, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let server = |port: u16| {
             let mut command = topology.client.command("iperf3");
-            // The output goes to a file. Without --forceflush, the line that this waits for would stay in a
-            // buffer.
+            // The server's output goes to a file. Without --forceflush, the line for which this function waits would stay in
+            // iperf3's buffer.
             command.args(["--server", "--forceflush", "--port", &port.to_string()]);
             let mut server = Process::start(&format!("iperf3-{port}"), topology.path(), &mut command)?;
             server.wait_for_output("listening", START, interrupt)?;
@@ -60,19 +62,20 @@ impl Iperf {
         let run = || {
             let mut command = iperf_client(topology, &self.address, seconds.into(), flows);
             command.args(["--port", &port.to_string()]);
-            // iperf3's client runs on the exit's host, so data to the exit goes in its reverse direction.
+            // iperf3's client runs on the exit's host, so data to the exit needs --reverse.
             if way == Way::Up {
                 command.arg("--reverse");
             }
-            // With --json, a failed iperf3 gives its reason in the JSON.
+            // With --json, iperf3 reports errors in the JSON, so the output is read even if iperf3 fails.
             received_bytes(&process::run_whatever_it_returns(&mut command, limit, interrupt)?.output)
         };
         wait_for("a free iperf3 server", START, interrupt, || {
-            // Measured for each attempt, because `wait_for` may run several.
+            // `wait_for` may call this closure several times, so the time is measured for each attempt.
             let start = Instant::now();
             match run() {
                 Ok(bytes) => Ok(Some(bytes)),
-                // The server needs a moment between two tests. An error later in a test is a failure.
+                // After a test, the server needs some time until it accepts the next one, so an early error of this kind leads to
+                // another attempt. Any other error is a failure.
                 Err(error) if start.elapsed() < AT_ONCE && is_between_tests(&error.to_string()) => Ok(None),
                 Err(error) => Err(error),
             }
@@ -80,7 +83,7 @@ impl Iperf {
     }
 }
 
-/// Returns whether iperf3's server was not ready for another test yet.
+/// Returns whether the error means that iperf3's server was not ready for another test yet.
 fn is_between_tests(error: &str) -> bool {
     ["busy", "reset by peer", "refused"].iter().any(|sign| error.contains(sign))
 }

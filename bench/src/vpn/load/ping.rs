@@ -1,8 +1,8 @@
-//! Round-trip times by ICMP echo. The other end answers in its kernel, and this kernel stamps the time of receipt, so only the
-//! tunnel is measured.
+//! Measures round-trip times with ICMP echo requests. The exit's kernel answers them, and the client's kernel takes the time of
+//! receipt, so scheduling delays of other programs are not measured.
 //!
-//! ping(8) is not used, because once it has its answer, it spins until its next request is due. So the tunnel with the shortest
-//! round trip would get the least CPU time.
+//! ping(8) is not used, because it spins between the answer and its next request. The shorter the round trip of a tunnel, the
+//! more CPU time ping(8) would take from that tunnel.
 
 use std::{
     io::IoSliceMut,
@@ -28,9 +28,9 @@ use super::super::topology::Topology;
 use crate::{interrupt::Interrupt, namespace::join};
 
 const INTERVAL: Duration = Duration::from_millis(1_000 / Ping::PER_SECOND as u64);
-/// Time for the answers to the last requests.
+/// Time to wait for answers after the last request.
 const DRAIN: Duration = Duration::from_millis(500);
-/// Bytes of an echo request: its header and a payload as long as ping(8)'s.
+/// Bytes of an echo request: the ICMP header, and a payload of the same length as that of ping(8).
 const REQUEST: usize = 8 + 56;
 /// Types of ICMP messages (RFC 792).
 const ECHO_REPLY: u8 = 0;
@@ -47,7 +47,7 @@ impl Ping {
     /// Echo requests per second.
     pub(crate) const PER_SECOND: u32 = 100;
 
-    /// Starts to ping for a time. The time is limited, because a request has a number of two bytes.
+    /// Starts to ping for a number of seconds, which is limited because the sequence number of a request has only two bytes.
     pub(crate) fn start(topology: &Topology, address: &str, seconds: u32) -> anyhow::Result<Self> {
         let address: Ipv4Addr = address.parse().context("an inner address is IPv4")?;
         let stop = Interrupt::default();
@@ -62,7 +62,8 @@ impl Ping {
                     break;
                 }
                 echo.ask()?;
-                // The wait follows the schedule, so that a late request does not delay all later ones.
+                // The end of the wait is computed from the start of the ping, so that a late request does not delay the later
+                // ones.
                 echo.wait(start + INTERVAL * (number + 1))?;
             }
             let end = Instant::now() + DRAIN;
@@ -74,7 +75,8 @@ impl Ping {
         Ok(Self { thread: Some(thread), stop })
     }
 
-    /// Waits for the end and returns the times in milliseconds, in the order of the answers. Fails without any answer.
+    /// Waits for the thread to end, and returns the round-trip times in milliseconds, in the order of the answers. Fails if no
+    /// answer came.
     pub(crate) fn finish(mut self, interrupt: &Interrupt) -> anyhow::Result<Vec<f64>> {
         let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
         while !thread.is_finished() {
@@ -91,7 +93,7 @@ impl Ping {
 }
 
 impl Drop for Ping {
-    /// Ends the thread, so that it does not disturb the next measurement.
+    /// Stops the thread, so that it does not disturb the next measurement.
     fn drop(&mut self) {
         self.stop.set();
         if let Some(thread) = self.thread.take() {
@@ -100,7 +102,7 @@ impl Drop for Ping {
     }
 }
 
-/// Pings until the first reply. Fails if none comes within `limit`.
+/// Pings until the first reply. Fails if no reply comes within `limit`.
 pub(crate) fn first_reply(
     topology: &Topology,
     address: &str,
@@ -116,7 +118,7 @@ pub(crate) fn first_reply(
             echo.ask()?;
             let next = Instant::now() + INTERVAL;
             while echo.times.is_empty() && Instant::now() < next {
-                // `wait` would wait for the whole interval after the answer, which would count as setup time.
+                // `wait` would return only at the end of the interval, and the remaining interval would count as setup time.
                 echo.wait_for_one(next)?;
             }
         }
@@ -127,12 +129,12 @@ pub(crate) fn first_reply(
     Ok(())
 }
 
-/// Requests to one address, and the times of their answers.
+/// Sends echo requests to one address, and records the round-trip times.
 struct Echo {
     socket: OwnedFd,
     address: SockaddrIn,
     identifier: u16,
-    /// When each request was sent, by its number. None once it is answered.
+    /// The time at which each request was sent, indexed by its number. None after the request was answered.
     sent: Vec<Option<Duration>>,
     /// Round-trip times in milliseconds.
     times: Vec<f64>,
@@ -145,8 +147,8 @@ impl Echo {
             .context("cannot open a socket for ICMP; this needs root")?;
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context("cannot ask for times of receipt")?;
         let [a, b, c, d] = address.octets();
-        // A raw socket receives the answers to every ping in its namespace. The identifier shows which are for this
-        // one.
+        // A raw socket receives the answers to every ping in its namespace. This identifier distinguishes the answers to this
+        // ping.
         let [.., high, low] = since_epoch().subsec_nanos().to_be_bytes();
         let identifier = u16::from_be_bytes([high, low]);
         Ok(Self {
@@ -172,7 +174,7 @@ impl Echo {
         self.sent.iter().any(Option::is_some)
     }
 
-    /// Receives answers until a moment.
+    /// Receives answers until the time `until`.
     fn wait(&mut self, until: Instant) -> anyhow::Result<()> {
         while Instant::now() < until {
             self.wait_for_one(until)?;
@@ -180,7 +182,7 @@ impl Echo {
         Ok(())
     }
 
-    /// Waits for an answer until a moment, and receives all answers that are there.
+    /// Waits for an answer until the time `until`, and receives all answers that have arrived.
     fn wait_for_one(&mut self, until: Instant) -> anyhow::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         let left = left.try_into().context("a wait is too long")?;
@@ -189,7 +191,7 @@ impl Echo {
             return Ok(());
         }
         while let Some((number, came)) = self.receive()? {
-            // `take` counts each request once, even if the path delivers an answer twice.
+            // `take` removes the request, so a duplicate answer is ignored.
             if let Some(sent) = self.sent.get_mut(usize::from(number)).and_then(Option::take) {
                 self.times.push(came.saturating_sub(sent).as_secs_f64() * 1e3);
             }
@@ -197,10 +199,10 @@ impl Echo {
         Ok(())
     }
 
-    /// Returns the number of a waiting answer and its time of receipt.
+    /// Receives an answer without blocking, and returns its number and its time of receipt.
     fn receive(&self) -> anyhow::Result<Option<(u16, Duration)>> {
         loop {
-            // Longer than the headers and any answer of `REQUEST` bytes. Other messages may be cut off.
+            // The buffer has space for the IPv4 header and an answer of `REQUEST` bytes. Other messages may be truncated.
             let mut packet = [0; 256];
             let mut control = nix::cmsg_space!(TimeSpec);
             let (bytes, came) = {
@@ -241,9 +243,9 @@ fn request(identifier: u16, number: u16) -> [u8; REQUEST] {
     request
 }
 
-/// Returns the number of the request that an IPv4 packet answers. None if it does not answer a request of this ping.
+/// Parses an IPv4 packet as an answer, and returns the number of the request. None if the packet is not an answer to this ping.
 fn reply(packet: &[u8], identifier: u16) -> Option<u16> {
-    // A raw socket also delivers the IPv4 header (raw(7)). Its length is in words of four bytes.
+    // A raw socket also returns the IPv4 header (raw(7)). The header's length field is in words of four bytes.
     let header = usize::from(packet.first()? & 0x0f) * 4;
     let message: &[u8; 8] = packet.get(header..)?.first_chunk()?;
     let [kind, _, _, _, a, b, c, d] = *message;
@@ -254,7 +256,7 @@ fn reply(packet: &[u8], identifier: u16) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// Makes the answer to a request, after an IPv4 header without options.
+    /// Makes a packet with an IPv4 header without options and the answer to a request.
     fn answer(mut message: [u8; REQUEST]) -> Vec<u8> {
         message[0] = ECHO_REPLY;
         let mut packet = vec![0x45; 20];

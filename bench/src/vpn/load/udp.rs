@@ -1,7 +1,7 @@
-//! UDP from the client to the exit. One thread sends packet by packet, as a program does, and another counts the
-//! packets that arrive.
+//! UDP from the client to the exit. One thread sends packets with one system call each, and another thread counts the packets
+//! that arrive.
 //!
-//! It uses no segmentation offload, so each packet stays one packet all the way.
+//! Neither thread uses segmentation offload, so each packet stays separate on the whole way.
 
 use std::{
     io::{self, IoSliceMut},
@@ -24,13 +24,13 @@ use crate::{interrupt::Interrupt, namespace::join};
 /// Packets of one `recvmmsg`.
 const BATCH: usize = 64;
 const LARGEST: usize = 2_048;
-/// Large enough for the receiver not to drop packets.
+/// Size in bytes of the receive buffer, which must be large enough that the receiver's kernel drops no packets.
 const RECEIVE_BUFFER: usize = 8 << 20;
 /// Time for packets in flight to arrive after the sender has ended.
 const DRAIN: Duration = Duration::from_millis(300);
-/// How often a paced sender wakes up.
+/// The time that a sender with a rate sleeps between bursts.
 const TURN: Duration = Duration::from_micros(200);
-/// The start of each payload. It distinguishes the test's packets from others.
+/// The first bytes of each packet of the test. Packets without these bytes are ignored.
 const MAGIC: [u8; 4] = *b"wbvp";
 
 /// UDP payload sizes in bytes.
@@ -41,15 +41,15 @@ pub(crate) enum Sizes {
     Imix,
 }
 
-/// How fast to send.
+/// The rate of sending.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Rate {
     PacketsPerSecond(f64),
-    /// As fast as one thread can send.
+    /// One thread sends as fast as it can.
     Saturation,
 }
 
-/// What to send, and for how long.
+/// The sizes, the rate and the duration of the traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Stream {
     pub(crate) sizes: Sizes,
@@ -57,14 +57,14 @@ pub(crate) struct Stream {
     pub(crate) seconds: u32,
 }
 
-/// Counts of what was sent and received.
+/// The packets that were sent and received.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Delivered {
     pub(crate) sent: u64,
     pub(crate) received: u64,
     /// Bytes of UDP payload.
     pub(crate) received_bytes: u64,
-    /// Packets received before the sender ended. Rates are computed from them.
+    /// Packets received before the sender stopped. Rates are computed from this count.
     pub(crate) in_time: u64,
     pub(crate) in_time_bytes: u64,
     pub(crate) seconds: f64,
@@ -97,7 +97,7 @@ pub(crate) fn carry(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Delivered> {
     let phase = Phase::default();
-    // The kernel chooses the sender's port, and the receiver must learn it.
+    // The kernel chooses the sender's port, so the sender's thread tells the address to the receiver's thread.
     let (tell, told) = mpsc::channel::<SocketAddr>();
     let (client, exit) = (client.to_owned(), exit.to_owned());
     let sender = {
@@ -105,7 +105,7 @@ pub(crate) fn carry(
         topology.client.enter(move || {
             let socket = UdpSocket::bind((client.as_str(), 0)).context("cannot bind the sender")?;
             tell.send(socket.local_addr()?)?;
-            // The receiver sends first, so that firewalls on the way know the flow.
+            // The receiver sends the first packet, so that stateful firewalls on the way have an entry for the flow.
             socket.set_read_timeout(Some(Duration::from_secs(3)))?;
             let (_, receiver) = socket.recv_from(&mut [0; 16]).context("the receiver did not get through")?;
             socket.connect(receiver).context("cannot connect the sender")?;
@@ -116,10 +116,10 @@ pub(crate) fn carry(
         let phase = phase.clone();
         topology.exit.enter(move || {
             let socket = UdpSocket::bind((exit.as_str(), 0)).context("cannot bind the receiver")?;
-            // SO_RCVBUFFORCE exceeds `net.core.rmem_max`, and needs root (socket(7)).
+            // SO_RCVBUFFORCE can exceed `net.core.rmem_max`, and needs root (socket(7)).
             setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
                 .context("cannot size the receive buffer")?;
-            // A receiver without packets must notice that the phase is over.
+            // With this timeout, the receiver notices the end of the phase even if no packets arrive.
             socket.set_read_timeout(Some(Duration::from_millis(20)))?;
             let sender = told.recv().context("the sender did not start")?;
             receive(&socket, sender, &phase)
@@ -127,7 +127,7 @@ pub(crate) fn carry(
     };
     let start = Instant::now();
     let time = Duration::from_secs(stream.seconds.into());
-    // A sender that ends early has failed. `join` returns its error.
+    // If the sender ends early, it has failed, and `join` below returns its error.
     while start.elapsed() < time && !interrupt.is_set() && !sender.is_finished() {
         interrupt.wait(Some(Duration::from_millis(20).min(time.saturating_sub(start.elapsed()))));
     }
@@ -136,7 +136,7 @@ pub(crate) fn carry(
     interrupt.wait(Some(DRAIN));
     phase.set(Phase::OVER);
     let counted = join(receiver);
-    // Both threads have ended by now, so errors may be returned.
+    // Both threads have ended, so errors can be returned.
     let ((sent, took), counted) = (sent?, counted?);
     interrupt.check()?;
     if counted.received == 0 {
@@ -145,9 +145,9 @@ pub(crate) fn carry(
     Ok(Delivered { sent, seconds: took.as_secs_f64(), ..counted })
 }
 
-/// Sends until the phase changes. Returns the number of packets that the kernel accepted, and the time.
+/// Sends until the phase changes. Returns the number of packets that the kernel accepted, and the time taken.
 fn send(socket: &UdpSocket, stream: Stream, phase: &Phase) -> anyhow::Result<(u64, Duration)> {
-    /// Payloads of seven small, four medium and one large packet, mixed. With headers, each packet is 28 bytes longer.
+    /// The payload sizes of seven small, four medium and one large packet. The IP and UDP headers add 28 bytes to each.
     const IMIX: [usize; 12] = [36, 548, 36, 36, 548, 36, 1_252, 36, 548, 36, 548, 36];
     let Stream { sizes, rate, .. } = stream;
     let fixed;
@@ -168,7 +168,7 @@ fn send(socket: &UdpSocket, stream: Stream, phase: &Phase) -> anyhow::Result<(u6
             Rate::Saturation => f64::INFINITY,
             Rate::PacketsPerSecond(rate) => start.elapsed().as_secs_f64() * rate,
         };
-        // A late sender catches up in bursts of `BATCH` packets. Applications do not send longer ones.
+        // A sender that is late catches up in bursts of at most `BATCH` packets, because applications do not send longer bursts.
         for _ in 0..BATCH {
             if f64::from(sent) >= due {
                 break;
@@ -176,7 +176,7 @@ fn send(socket: &UdpSocket, stream: Stream, phase: &Phase) -> anyhow::Result<(u6
             let size = next.next().copied().unwrap_or(0);
             match socket.send(packet.get(..size).unwrap_or_default()) {
                 Ok(_) => taken += 1,
-                // A queue is full. The packet does not count as sent.
+                // ENOBUFS means that a queue of the sender's kernel is full. The packet does not count as sent.
                 Err(error) if error.raw_os_error() == Some(nix::libc::ENOBUFS) => {}
                 Err(error) => return Err(error).context("cannot send UDP into the tunnel"),
             }
@@ -189,14 +189,14 @@ fn send(socket: &UdpSocket, stream: Stream, phase: &Phase) -> anyhow::Result<(u6
     Ok((taken, start.elapsed()))
 }
 
-/// Sends hello until a packet arrives, then counts.
+/// Sends a hello packet until a packet of the test arrives, then counts the packets.
 fn receive(socket: &UdpSocket, sender: SocketAddr, phase: &Phase) -> anyhow::Result<Delivered> {
     let mut storage = vec![[0_u8; LARGEST]; BATCH];
     let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
     let mut counted =
         Delivered { sent: 0, received: 0, received_bytes: 0, in_time: 0, in_time_bytes: 0, seconds: 0.0 };
     while !phase.is(Phase::OVER) {
-        // UDP may lose the hello, so it is repeated until a packet arrives.
+        // The hello packet may be lost, so it is repeated until a packet of the test arrives.
         if counted.received == 0 {
             socket.send_to(b"hello", sender).context("cannot send UDP through the tunnel")?;
         }

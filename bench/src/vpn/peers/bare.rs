@@ -1,5 +1,5 @@
-//! A tunnel of nothing but QUIC between two TUN devices, run by the `bare` subcommand of this program. It shows the best
-//! performance that any tunnel built on this QUIC library can achieve.
+//! A minimal QUIC tunnel between two TUN devices, by the `bare` subcommand of this program. Its figures are an upper bound for a
+//! tunnel on this QUIC library.
 
 use std::{process::Command, time::Instant};
 

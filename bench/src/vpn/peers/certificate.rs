@@ -31,7 +31,7 @@ impl Certificate {
         };
         let subject = format!("/CN={name}");
         let mut arguments = vec!["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
-        // -nodes leaves the key unencrypted, because nobody can type a passphrase here.
+        // -nodes leaves the key unencrypted, because the benchmark cannot ask for a passphrase.
         arguments.extend(["-nodes", "-days", "30", "-subj", &subject, "-keyout", &key, "-out", &certificate]);
         for extension in extensions {
             arguments.extend(["-addext", extension]);

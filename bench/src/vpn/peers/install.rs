@@ -1,4 +1,4 @@
-//! Installs peers from package registries on first use, each in its own directory.
+//! Installs peers from package registries when they are first used. Each peer has its own directory.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,7 +10,7 @@ use anyhow::Context as _;
 
 use crate::{interrupt::Interrupt, vpn::process};
 
-/// Longest time for the build of a peer, on two shared cores.
+/// Timeout for building a peer. It is long enough for two shared cores.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// Returns the directory of a peer's programs, `~/.cache/warren-peers/NAME`.
@@ -19,7 +19,7 @@ pub(super) fn directory(name: &str) -> anyhow::Result<PathBuf> {
     Ok(Path::new(&home).join(".cache/warren-peers").join(name))
 }
 
-/// Returns the programs of a crate, and installs it if one is missing.
+/// Returns the programs of a crate. If a program is missing, installs the crate.
 pub(super) fn cargo(
     name: &str,
     krate: &str,
@@ -27,7 +27,7 @@ pub(super) fn cargo(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<PathBuf>> {
     let root = directory(name)?;
-    // All peers share it, so that common dependencies are compiled once.
+    // All peers share the build directory, so that common dependencies are compiled only once.
     let target = directory("build")?;
     programs_in(name, &root.join("bin"), programs, || {
         let mut command = Command::new("cargo");
@@ -38,7 +38,7 @@ pub(super) fn cargo(
     })
 }
 
-/// Returns the program of a Go module, and installs the newest version if it is missing.
+/// Returns the program of a Go module. If the program is missing, installs the newest version.
 pub(super) fn go(name: &str, module: &str, program: &str, interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
     let bin = directory(name)?.join("bin");
     let programs = programs_in(name, &bin, &[program], || {
@@ -59,7 +59,7 @@ pub(super) fn debian(name: &str, programs: &[(&str, &str)], interrupt: &Interrup
     eprintln!("installing {name}: package {}", packages.join(", "));
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
-        // Nobody can answer the questions of packages here.
+        // Packages must not ask questions, because the benchmark cannot answer them.
         command.arg("-q").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
         process::run(&mut command, LIMIT, interrupt)
     };
@@ -70,10 +70,10 @@ pub(super) fn debian(name: &str, programs: &[(&str, &str)], interrupt: &Interrup
     Ok(())
 }
 
-/// Returns the first line that the first program prints about its version.
+/// Runs the first program with the arguments, which should make it print its version, and returns the first line of its output.
 pub(super) fn version(programs: &[PathBuf], arguments: &[&str], interrupt: &Interrupt) -> String {
     let Some(program) = programs.first() else { return "no program".to_owned() };
-    // Some programs print their version and then fail.
+    // The exit code is ignored, because some programs print their version and then fail.
     let told = process::run_whatever_it_returns(
         Command::new(program).args(arguments),
         Duration::from_secs(10),

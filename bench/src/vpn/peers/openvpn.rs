@@ -18,7 +18,7 @@ pub(super) fn find(interrupt: &Interrupt) -> anyhow::Result<(String, Vec<PathBuf
     install::debian("openvpn", &[("openvpn", "openvpn"), OPENSSL], interrupt)?;
     let programs: Vec<_> = install::on_path("openvpn").into_iter().collect();
     let version = install::version(&programs, &["--version"], interrupt);
-    // "OpenVPN 2.6.14 x86_64-pc-linux-gnu [SSL (OpenSSL)] ..."
+    // The text is like "OpenVPN 2.6.14 x86_64-pc-linux-gnu [SSL (OpenSSL)] ...".
     let version: Vec<_> = version.split_whitespace().take(2).collect();
     Ok((version.join(" "), programs))
 }

@@ -25,11 +25,12 @@ pub(crate) enum Kind {
     Quincy,
 }
 
-/// A peer and, where Warren is part of it, its settings.
+/// A peer and, if Warren is part of it, Warren's settings.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Peer {
     pub(crate) kind: Kind,
-    /// `key=value` of `[transport]`, or `section.key=value`; `binary=PATH`; `name=NAME` in tables; `forwards=N` of the exit.
+    /// Pairs of key and value. The key is a key of `[transport]` or `section.key`, or `binary`, `name` or `forwards`, which are
+    /// not written to Warren's configuration.
     pub(super) settings: Vec<(String, String)>,
 }
 
@@ -50,7 +51,7 @@ impl Peer {
         self.kind == Kind::Warren
     }
 
-    /// Returns the peer with one more setting.
+    /// Returns the peer with another setting. It overrides an earlier setting of the same key.
     pub(crate) fn with(&self, key: &str, value: &str) -> Self {
         let mut peer = self.clone();
         peer.settings.push((key.to_owned(), value.to_owned()));
@@ -58,7 +59,7 @@ impl Peer {
     }
 
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
-        // The last value counts, so that `with` overrides what the user gave.
+        // The last value of a key counts, so that `with` overrides the user's setting.
         self.settings.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 }

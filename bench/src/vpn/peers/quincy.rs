@@ -25,7 +25,7 @@ pub(super) fn find(interrupt: &Interrupt) -> anyhow::Result<(String, Vec<PathBuf
 
 pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     let Start { topology, interrupt, installed } = start;
-    // By default, openssl makes the certificate of a CA, which rustls refuses for a server or client.
+    // By default, openssl makes a CA certificate, which rustls does not accept for a server or client.
     let leaf = "basicConstraints=critical,CA:FALSE";
     let name = format!("subjectAltName=IP:{}", Topology::EXIT);
     let server = Certificate::make(start, "server", &[leaf, &name])?;
@@ -60,7 +60,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     let mut command = topology.client.command(installed.program(1)?);
     let mut client =
         Process::start("quincy-client", topology.path(), command.args(["--config-path", &path]))?;
-    // The device is up once there is a route from its address.
+    // The device is up when the kernel finds a route with the device's address as the source.
     wait_for("quincy's device", UP, interrupt, || {
         client.check()?;
         Ok(topology.client.ip(&format!("route get {} from {CLIENT}", EXIT)).is_ok().then_some(()))

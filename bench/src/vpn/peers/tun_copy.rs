@@ -1,4 +1,5 @@
-//! TUN to TUN without crypto, UDP or framing, by this program's `copier`. It shows the limit of any TUN VPN on the machine.
+//! Copies between two TUN devices without crypto, UDP or framing, by the `copier` subcommand of this program. Its figures are an
+//! upper bound for any TUN VPN on this machine.
 
 use std::{path::PathBuf, process::Command};
 
@@ -10,7 +11,7 @@ use crate::{
     vpn::{load::first_reply, process::Process},
 };
 
-/// The copier ends by itself after this time, if no other process ends it.
+/// The copier ends by itself after this time if it is not ended before.
 const LIMIT_SECONDS: &str = "3600";
 
 pub(super) fn find() -> anyhow::Result<(String, Vec<PathBuf>)> {
@@ -24,13 +25,13 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     command.args(["copier", "--seconds", LIMIT_SECONDS]);
     command.args(["--client-namespace", topology.client.name(), "--exit-namespace", topology.exit.name()]);
     let mut copier = Process::start("copier", topology.path(), &mut command)?;
-    // Once both devices are up, the copier prints an example with iperf3.
+    // When both devices are up, the copier prints an example that uses iperf3.
     copier.wait_for_output("iperf3", UP, interrupt)?;
     first_reply(topology, EXIT, UP, interrupt)?;
     Ok(Tunnel {
         client_address: CLIENT.to_owned(),
         exit_address: EXIT.to_owned(),
-        // One process serves both ends.
+        // The same process serves both ends, so it counts only as the client's.
         client_pids: vec![copier.id()],
         exit_pids: Vec::new(),
         setup: None,

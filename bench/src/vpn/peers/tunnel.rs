@@ -24,9 +24,9 @@ pub(super) const EXIT: &str = "10.98.0.1";
 #[derive(Clone, Debug)]
 pub(crate) struct Installed {
     pub(crate) peer: Peer,
-    /// The version, in the peer's own words.
+    /// The version as the peer prints it.
     pub(crate) version: String,
-    /// One program for both ends, or the exit's and the client's.
+    /// Paths of the programs: one for both ends, or the exit's and the client's.
     pub(super) programs: Vec<PathBuf>,
 }
 
@@ -46,7 +46,7 @@ impl Installed {
     }
 }
 
-/// What a peer needs to start.
+/// The arguments for starting a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Start<'a> {
     pub(super) topology: &'a Topology,
@@ -54,7 +54,7 @@ pub(super) struct Start<'a> {
     pub(super) installed: &'a Installed,
 }
 
-/// A working tunnel. Dropping it ends its processes.
+/// A tunnel that is up. Dropping this value ends the tunnel's processes.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     /// The client's IPv4 address inside the tunnel.
@@ -62,16 +62,16 @@ pub(crate) struct Tunnel {
     pub(crate) exit_address: String,
     pub(crate) client_pids: Vec<u32>,
     pub(crate) exit_pids: Vec<u32>,
-    /// Time from the client's start to the first reply through the tunnel. None if the peer has no setup.
+    /// Time from the client's start to the first reply through the tunnel. None for peers without a tunnel setup.
     pub(crate) setup: Option<Duration>,
     pub(super) _processes: Vec<Process>,
     pub(super) _files: Vec<RemovedFile>,
 }
 
-/// How long a Warren tunnel took to go down and come up.
+/// The times that a Warren tunnel took to go down and to come up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
-    /// From `warren up` to the first reply.
+    /// Time from the start of `warren up` to the first reply.
     pub(crate) up: Duration,
     /// The run time of `warren down`.
     pub(crate) down: Duration,
@@ -109,13 +109,13 @@ impl Start<'_> {
     }
 }
 
-/// A file outside the topology's directory. Dropping this removes it.
+/// A file outside the topology's directory. Dropping this value removes the file.
 #[derive(Debug)]
 pub(super) struct RemovedFile(pub(super) PathBuf);
 
 impl Drop for RemovedFile {
     fn drop(&mut self) {
-        // This fails if the program that made the file has removed it, which does no harm.
+        // Fails if the program that made the file has already removed it, which does no harm.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! No tunnel: the veth pair alone. It shows what the machine can do without a VPN.
+//! No tunnel: traffic goes directly over the veth pair. It shows the speed of the machine without a VPN.
 
 use super::tunnel::{Start, Tunnel, UP};
 use crate::vpn::{load::first_reply, topology::Topology};

@@ -1,4 +1,4 @@
-//! Warren: the shipped binary, set up by the commands that users type, with settings of our choice.
+//! Warren: the binary that this repository ships, set up with the commands that users type, and with the settings of the peer.
 
 use std::{
     path::{Path, PathBuf},
@@ -25,14 +25,14 @@ use crate::{
     },
 };
 
-/// Longest time for the build of the shipped binary, which takes minutes.
+/// Timeout for building the shipped binary, which takes minutes.
 const BUILD: Duration = Duration::from_secs(30 * 60);
 const COMMAND: Duration = Duration::from_secs(20);
 const PROFILE: &str = "home";
-/// The setting for the number of forwards of the exit.
+/// The name of the setting for the exit's number of forwards.
 const FORWARDS: &str = "forwards";
 const FIRST_FORWARD: u16 = 10_001;
-/// Settings that are not for Warren's configuration.
+/// Settings that are not written to Warren's configuration.
 const OWN_SETTINGS: [&str; 3] = ["binary", "name", FORWARDS];
 
 /// Builds the binary that this repository ships, unless a setting names another one.
@@ -53,7 +53,8 @@ fn build(interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
     eprintln!("building warren (takes minutes the first time)");
     let built = process::run_to_success(&mut Command::new(root.join("scripts/build")), BUILD, interrupt)
         .context("cannot build warren")?;
-    // The script may warn that it did not use the compiler's profile. The user must know, because the figures change.
+    // The build script may warn that it built without profile-guided optimisation. The user must see this warning, because it
+    // affects the figures.
     built
         .errors
         .lines()
@@ -68,15 +69,15 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     let client = End::new(start, &topology.client, "client")?;
     let exit = Exit::start(start, "", &[])?;
     let mut profile = exit.client;
-    // Some tests have servers on the client's host, so this opens their ports. Earlier builds do not know the
-    // setting, and let everybody in.
+    // Some tests have servers on the client's host, so the client must accept incoming connections. Earlier builds do not have
+    // this setting and always accept them.
     if exit.knows_forwards {
         profile.push_str("\n[forwards]\nallow = [\"tcp/1-65535\", \"udp/1-65535\"]\n");
     }
 
     start.write(&format!("client/config/{PROFILE}.toml"), &profile)?;
     client.change(&format!("{PROFILE}.toml"), "", &["transport", "tun", "dns", "routes"])?;
-    // Setup time starts with `warren up`. Making the profile is not part of it.
+    // Setup time starts with `warren up` and does not include making the profile.
     let began = Instant::now();
     client.warren(&["up", PROFILE])?;
     first_reply(topology, EXIT, UP, start.interrupt)?;
@@ -86,10 +87,10 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     let address =
         status.pointer("/session/ipv4").and_then(Value::as_str).context("the client has no address")?;
     Ok(Tunnel {
-        // The status gives the address with its prefix length.
+        // In the status, the address has a prefix length, which is removed here.
         client_address: address.split('/').next().unwrap_or(address).to_owned(),
         exit_address: EXIT.to_owned(),
-        // The daemon is not our child. It ends with the other processes of its namespace.
+        // The daemon is not a child of the benchmark. It ends when the namespace's processes are ended.
         client_pids: vec![process_id(&status)?],
         exit_pids: vec![exit.daemon.id()],
         setup: Some(setup),
@@ -101,13 +102,13 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
 /// A running exit with one client.
 pub(super) struct Exit {
     pub(super) daemon: Process,
-    /// The client's profile, or its configuration for WireGuard.
+    /// The text of the client's profile, or of its WireGuard configuration.
     pub(super) client: String,
     knows_forwards: bool,
 }
 
 impl Exit {
-    /// Starts an exit whose configuration ends with `configuration`. Its client is added with `options`.
+    /// Starts an exit, and adds a client to it with `options`. `configuration` is appended to the exit's configuration.
     pub(super) fn start(start: &Start<'_>, configuration: &str, options: &[&str]) -> anyhow::Result<Self> {
         let exit = End::new(start, &start.topology.exit, "exit")?;
         let endpoint = format!("{}:443", Topology::EXIT);
@@ -118,8 +119,8 @@ impl Exit {
         let knows_forwards = exit.warren(&["exit", "client", "forward", "list"]).is_ok();
         let forwards = start.installed.peer.setting(FORWARDS).unwrap_or("0");
         let forwards: u16 = forwards.parse().context("forwards=N needs a number")?;
-        // The forwards lead to other clients, which never connect, because one client can have at most 64 forwards. The
-        // clients' addresses are fixed, so the rules exist.
+        // The forwards lead to additional clients, because one client can have at most 64 forwards. These clients never connect,
+        // but their addresses are fixed, so the firewall rules exist.
         for number in 0..forwards {
             let (name, at) = (format!("other-{}", number / 50), 100 + number / 50);
             if number % 50 == 0 {
@@ -156,7 +157,7 @@ pub(super) fn turn(start: &Start<'_>) -> anyhow::Result<Turn> {
     Ok(Turn { up: began.elapsed(), down })
 }
 
-/// Warren on one host, with its own directories.
+/// Warren on one host, with directories of its own.
 struct End<'a> {
     start: &'a Start<'a>,
     host: &'a Namespace,
@@ -191,22 +192,22 @@ impl<'a> End<'a> {
         serde_json::from_str(&self.warren(&["status", "--json"])?).context("warren status printed no JSON")
     }
 
-    /// Adds lines to a file that Warren has made. Also adds the peer's settings for these sections.
+    /// Adds lines and the peer's settings of these sections to a file that Warren has made.
     fn change(&self, file: &str, lines: &str, sections: &[&str]) -> anyhow::Result<()> {
         let path = self.directory.join("config").join(file);
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let changed = with_settings(&(text + lines), &self.start.installed.peer.settings, sections)?;
-        // Writing in place keeps the file's mode, which keeps the key secret.
+        // The file is overwritten in place, so it keeps its mode, and the key in it stays secret.
         std::fs::write(&path, changed).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
-/// Returns a configuration with `section.key` set. A key without a section belongs to `[transport]`.
+/// Returns a configuration with the settings of these sections. A key without a section belongs to `[transport]`.
 fn with_settings(text: &str, settings: &[(String, String)], sections: &[&str]) -> anyhow::Result<String> {
     let mut table: Table = text.parse().context("Warren's configuration is not TOML")?;
     if sections.contains(&"dns") {
-        // The tests need no DNS, and the host's resolver must stay as it is.
+        // The tests need no DNS, and the host's resolver configuration must not change.
         set(&mut table, "dns", "servers", toml::Value::Array(Vec::new()))?;
     }
     for (key, value) in settings.iter().filter(|(key, _)| !OWN_SETTINGS.contains(&key.as_str())) {

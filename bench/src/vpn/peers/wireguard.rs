@@ -1,5 +1,5 @@
-//! The parts that all userspace implementations of WireGuard share: keys, and configuration through the control
-//! socket (WireGuard's cross-platform userspace interface).
+//! Code for all userspace implementations of WireGuard: keys, and the configuration through the control socket (WireGuard's
+//! cross-platform userspace interface).
 
 use std::{
     fmt::Write as _,
@@ -52,7 +52,7 @@ pub(super) fn start(start: &Start<'_>, arguments: &[&str]) -> anyhow::Result<Tun
     Ok(Tunnel { _files: files, ..tunnel })
 }
 
-/// Brings up a client of another program's server by its configuration for wg-quick. It has one IPv4 address.
+/// Brings up a client by its configuration for wg-quick, which has one IPv4 address. The server is another program.
 pub(super) fn start_client(
     start: &Start<'_>,
     program: &str,
@@ -65,7 +65,7 @@ pub(super) fn start_client(
     Ok((client.process, RemovedFile(client.socket)))
 }
 
-/// Formats a `set` operation from a configuration for wg-quick. All IPv4 traffic of the peer is allowed.
+/// Formats a `set` operation from a configuration for wg-quick. The allowed IPs of the peer are 0.0.0.0/0.
 fn set_operation(file: &str) -> anyhow::Result<String> {
     let key = |name| {
         let bytes = STANDARD.decode(value(file, name)?);
@@ -80,14 +80,14 @@ fn set_operation(file: &str) -> anyhow::Result<String> {
     ))
 }
 
-/// Returns the value of a key that a configuration for wg-quick has once.
+/// Returns the value of a key that occurs once in a configuration for wg-quick.
 fn value<'a>(file: &'a str, name: &str) -> anyhow::Result<&'a str> {
     let pairs = file.lines().filter_map(|line| line.split_once('='));
     let found = pairs.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name);
     found.map(|(_, value)| value).with_context(|| format!("the configuration of WireGuard has no {name}"))
 }
 
-/// One end, before it belongs to a tunnel.
+/// A running WireGuard process at one end.
 struct End<'a> {
     host: &'a Namespace,
     device: String,
@@ -109,10 +109,10 @@ impl<'a> End<'a> {
     ) -> anyhow::Result<Self> {
         let device = device_name(end);
         let socket = Path::new(WIREGUARD_SOCKETS).join(format!("{device}.sock"));
-        // The previous visit used the same name, and may have left its socket.
+        // The previous visit used the same device name, and may have left a socket.
         let _ = std::fs::remove_file(&socket);
         let mut command = host.command(program);
-        // wireguard-go reads the first variable, boringtun the second.
+        // LOG_LEVEL is for wireguard-go, WG_LOG_LEVEL for boringtun.
         command.args(arguments).arg(&device).env("LOG_LEVEL", "error").env("WG_LOG_LEVEL", "error");
         let mut process = Process::start(&device, start.topology.path(), &mut command)?;
         wait_for("the control socket of a WireGuard device", UP, start.interrupt, || {
@@ -163,7 +163,7 @@ fn configuration(own: &Key, port: Option<u16>, peer: &Key, endpoint: Option<&str
     text
 }
 
-/// Checks a device's answer to `set`. It is `errno=0` if the device accepted the configuration.
+/// Checks a device's answer to `set`, which is `errno=0` if the device accepted the configuration.
 fn check(answer: &str) -> anyhow::Result<()> {
     match answer.lines().find_map(|line| line.strip_prefix("errno=")) {
         Some("0") => Ok(()),

@@ -1,4 +1,4 @@
-//! wireguard-go: the newest version of its Go module, built here. Debian's version is too old to have offloads.
+//! wireguard-go: the newest version of its Go module, built by the benchmark. Debian's version is too old to support offloads.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 

@@ -1,4 +1,5 @@
-//! A flame graph as SVG. Width is time, callers are below the functions that they call, and the kernel has its own colour.
+//! A flame graph as SVG. The width of a frame is its share of the samples. Callers are below the functions that they call, and
+//! kernel functions have another colour.
 
 use std::fmt::Write as _;
 
@@ -8,9 +9,9 @@ use crate::stats::share;
 const WIDTH: f64 = 1_200.0;
 const ROW: f64 = 16.0;
 const TITLE: f64 = 28.0;
-/// Frames narrower than this are left out.
+/// Frames that are narrower than this number of pixels are left out.
 const NARROWEST: f64 = 0.4;
-/// The approximate width of a letter.
+/// The approximate width of a letter in pixels.
 const LETTER: f64 = 6.4;
 
 /// Draws the stacks. A browser shows the full name and the share of the frame under the pointer.
@@ -90,7 +91,7 @@ fn label(name: &str, left: f64, top: f64, width: f64) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    // `&` comes first, so that it does not escape the other escapes.
+    // `&` must be replaced first, because the other replacements contain `&`.
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

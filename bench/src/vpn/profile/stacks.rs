@@ -1,4 +1,4 @@
-//! Stacks folded into a tree. Processes are next to the root, and callers are the parents of the functions that they call.
+//! Merges call stacks into a tree. The children of the root are the processes, and the parent of a function is its caller.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ pub(super) struct Stacks {
     pub(super) root: Frame,
 }
 
-/// A function at one place in the tree.
+/// A node of the tree: a function with one particular chain of callers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Frame {
-    /// Samples in the function and in those that it called.
+    /// Number of samples in the function and in the functions that it called.
     pub(super) total: u64,
-    /// Samples in the function itself.
+    /// Number of samples in the function itself.
     own: u64,
     pub(super) kernel: bool,
     pub(super) called: BTreeMap<String, Self>,
 }
 
-/// A process and the symbols that it spends most time in, with their own samples.
+/// A process, and its symbols with the most samples of their own.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Top<'a> {
     pub(super) process: &'a str,
@@ -32,7 +32,7 @@ impl Stacks {
     pub(super) fn parse(text: &str, role: impl Fn(u32) -> &'static str) -> Self {
         let mut stacks = Self::default();
         let (mut process, mut frames) = (None, Vec::new());
-        // The empty line at the end adds the last sample.
+        // An empty line ends a sample. The appended one ends the last sample.
         for line in text.lines().chain([""]) {
             if line.trim().is_empty() {
                 if let Some(pid) = process.take() {
@@ -42,7 +42,7 @@ impl Stacks {
             } else if line.starts_with([' ', '\t']) && process.is_some() {
                 frames.extend(frame(line));
             } else {
-                // The name may contain spaces. The process ID is last.
+                // The process name may contain spaces, so the process ID is taken from the end of the line.
                 process =
                     line.split_whitespace().last().and_then(|pid| pid.trim_end_matches(':').parse().ok());
             }
@@ -61,7 +61,7 @@ impl Stacks {
             let mut own = BTreeMap::new();
             frame.sum_own(process, &mut own);
             let mut symbols: Vec<_> = own.into_iter().filter(|(_, own)| *own > 0).collect();
-            // Symbols with equal counts are sorted by name, so that the order is always the same.
+            // Symbols with equal counts are sorted by name, to make the order deterministic.
             symbols.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
             symbols.truncate(count);
             symbols
@@ -72,7 +72,7 @@ impl Stacks {
             .collect()
     }
 
-    /// Adds a sample. The innermost frame comes first.
+    /// Adds a sample. The first of `frames` is the innermost one.
     fn add(&mut self, process: &str, frames: &[(String, bool)]) {
         self.root.total += 1;
         let mut at = self.root.called.entry(process.to_owned()).or_default();
@@ -106,7 +106,7 @@ fn frame(line: &str) -> Option<(String, bool)> {
     // The kernel has the upper half of the 64-bit address space.
     let kernel = address.len() == 16 && address.starts_with("ffff");
     let symbol = symbol.trim();
-    // Removes Rust's disambiguating hash, which is of no use to a reader.
+    // Removes the hash that Rust appends to symbols.
     let symbol = match symbol.rsplit_once("::h") {
         Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => name,
         _ => symbol,

@@ -17,7 +17,7 @@ fn ms(milliseconds: f64) -> Duration {
     Duration::from_secs_f64(milliseconds / 1e3)
 }
 
-/// Takes all frames at the link's deadlines, and returns them with their times.
+/// Calls `take` at each of the link's deadlines until no frames are left. Returns the frames and the times at which they arrived.
 fn drain(link: &mut Link, mut now: Instant) -> Vec<(Instant, Frame)> {
     let mut found = Vec::new();
     loop {
@@ -29,7 +29,7 @@ fn drain(link: &mut Link, mut now: Instant) -> Vec<(Instant, Frame)> {
     }
 }
 
-/// Makes a frame of a length that carries a number.
+/// Makes a frame that has this length and contains this number.
 fn numbered(number: u64, length: usize) -> Frame {
     let mut frame = vec![0; length.max(22)];
     frame[14..22].copy_from_slice(&number.to_be_bytes());
@@ -116,7 +116,7 @@ fn policer_passes_a_burst_and_then_its_rate_without_a_delay() {
     assert_eq!(passed(now, 10), 4);
     assert_eq!(passed(now + ms(2.5), 10), 2);
     assert_eq!(passed(now + ms(3.0), 10), 1);
-    // An idle policer saves up no more than its bucket holds.
+    // Even after a long pause, the bucket has tokens for only 4,000 bytes.
     assert_eq!(passed(now + ms(1_000.0), 10), 4);
     let account = link.account();
     assert!(account.is_balanced() && account.policed == 29, "{account:?}");
@@ -137,7 +137,8 @@ fn backlog_marks_packets_of_ecn_senders_and_drops_nothing() {
 
 #[test]
 fn codel_marks_packets_of_ecn_senders_and_drops_others_when_they_wait_too_long_for_an_interval() {
-    // 1,000 bytes take 1 ms, and one comes each millisecond while this many wait.
+    // A frame of 1,000 bytes takes 1 ms, and one frame is offered each millisecond, so the number of waiting frames stays the
+    // same.
     let run = |waiting: u64, class: u8| {
         let (mut link, now) = link("rate=8mbit codel=5ms");
         (0..waiting).for_each(|_| drop(link.offer(udp4(958, class), now)));
@@ -215,7 +216,7 @@ fn random_loss_is_as_asked_over_a_million_frames() {
 
 #[test]
 fn bursts_have_the_share_and_the_mean_length_of_the_model() {
-    // The bad state has 1 / (1 + 25) of all frames, in bursts of four on average.
+    // 1 / (1 + 25) of all frames are in the bad state, in bursts of four on average.
     let (mut link, now) = link("burst=1%:25%");
     let (mut bursts, mut lost, mut before) = (0_u64, 0_u64, false);
     for index in 0..1_000_000 {
@@ -416,7 +417,7 @@ proptest! {
         }
         let corrupted = link.account().corrupted > 0;
         order.extend(drain(&mut link, start + Duration::from_secs(1)).iter().map(|(_, frame)| number(frame)));
-        // The corrupted bit may be in a number.
+        // Corruption may have changed the number of a frame, so such cases are skipped.
         prop_assume!(!corrupted && link.account().corrupted == 0);
         prop_assert!(order.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", order);
     }

@@ -14,7 +14,7 @@ pub(super) const CLIENT: &str = "192.0.2.2";
 pub(super) const EXIT: &str = "192.0.2.1";
 const DEVICE: &str = "eth0";
 
-/// Two hosts that send nothing by themselves, so that every frame belongs to the test.
+/// Two hosts that are configured not to send frames by themselves, so that every frame belongs to the test.
 #[derive(Debug)]
 pub(super) struct Bed {
     pub(super) wire: Wire,
@@ -27,18 +27,19 @@ impl Bed {
         let (client, exit) = (Namespace::create("client")?, Namespace::create("exit")?);
         let hosts = [(&client, CLIENT, "02:00:00:00:00:02"), (&exit, EXIT, "02:00:00:00:00:01")];
         for (host, ..) in hosts {
-            // With IPv6, a host sends router solicitations and reports by itself. "default" affects later devices, so
-            // this comes before the wire.
+            // With IPv6, a host sends router solicitations and multicast reports by itself. "default" applies to devices that are
+            // made later, so it must be set before the wire is made.
             let sysctl = "net.ipv6.conf.default.disable_ipv6=1";
             execute(host.command("sysctl").args(["-qw", sysctl]))?;
         }
         let wire = Wire::start(&Ends { client: &client, exit: &exit, device: DEVICE }, 1_500, seed)?;
         for (host, address, station) in hosts {
-            // The fixed neighbours below need known hardware addresses.
+            // The permanent neighbour entries below need known hardware addresses.
             host.ip(&format!("link set {DEVICE} address {station}"))?;
             host.ip(&format!("address add {address}/24 dev {DEVICE}"))?;
         }
-        // With fixed neighbours there are no ARP frames, which would take part in the wire's random choices.
+        // With permanent neighbour entries, no ARP frames are sent. Such frames would change the sequence of the wire's random
+        // choices.
         for ((host, ..), (_, address, station)) in hosts.iter().zip(hosts.iter().rev()) {
             host.ip(&format!("neighbour replace {address} lladdr {station} dev {DEVICE} nud permanent"))?;
         }

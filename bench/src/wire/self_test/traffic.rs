@@ -1,4 +1,4 @@
-//! Numbered UDP packets from the client to the exit, sent at a rate and counted where they arrive.
+//! Sends numbered UDP packets from the client to the exit at a rate, and counts them at the receiver.
 
 use std::{
     collections::HashSet,
@@ -32,17 +32,17 @@ use crate::{interrupt::Interrupt, namespace::join};
 const PORT: u16 = 9_000;
 /// Packets of one `recvmmsg`.
 const BATCH: usize = 64;
-/// Large enough for the receiver not to drop packets.
+/// Size in bytes of the receive buffer, which must be large enough that the receiver's kernel drops no packets.
 const RECEIVE_BUFFER: usize = 64 << 20;
 /// Maximum number of packets that a late sender sends at once.
 const BURST: u32 = 1_000;
-/// How often a paced sender wakes up.
+/// The time that a sender sleeps between bursts.
 const TURN: Duration = Duration::from_micros(200);
 /// How often the receiver checks whether to stop.
 const LOOK: Duration = Duration::from_millis(20);
 /// Time for packets in flight to arrive after the sender has ended.
 const DRAIN: Duration = Duration::from_millis(400);
-/// Bytes of the number and the time of sending.
+/// Bytes of a packet's number and the time at which it was sent.
 const MARK: usize = 4 + 8;
 
 /// The packets to send.
@@ -52,7 +52,8 @@ pub(super) struct Stream {
     pub(super) payload: usize,
     pub(super) packets: u32,
     pub(super) per_second: f64,
-    /// Whether to wait for the wire and the receiver if they fall behind. If so, only the wire's settings lose packets.
+    /// Whether the sender waits for the wire and the receiver if they fall behind. If so, packets are lost only because of the
+    /// wire's settings.
     pub(super) waits: bool,
 }
 
@@ -71,15 +72,15 @@ impl Stream {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heard {
     pub(super) numbers: HashSet<u32>,
-    /// Bytes of payload without the first batch, because the duration of that batch is not known.
+    /// Bytes of payload, without the first batch, because the time that the first batch took is not known.
     bytes: f64,
     packets: f64,
-    /// From the first batch to the last.
+    /// Time from the first batch to the last one.
     seconds: f64,
 }
 
 impl Heard {
-    /// Returns the rate of frames with `headers` bytes before each payload.
+    /// Returns the received rate in Mbit/s, including `headers` bytes for each packet.
     pub(super) fn mbit_per_s(&self, headers: u32) -> f64 {
         (self.bytes + self.packets * f64::from(headers)) * 8e-6 / self.seconds.max(1e-9)
     }
@@ -89,7 +90,7 @@ impl Heard {
     }
 }
 
-/// Sends a stream and returns what arrived of it.
+/// Sends a stream and returns the packets that arrived.
 pub(super) fn carry(bed: &Bed, stream: Stream, interrupt: &Interrupt) -> anyhow::Result<Heard> {
     let stop = Interrupt::default();
     let count = Arc::new(AtomicU64::new(0));
@@ -114,7 +115,8 @@ pub(super) fn carry(bed: &Bed, stream: Stream, interrupt: &Interrupt) -> anyhow:
     heard
 }
 
-/// Sends packets one by one and returns their delays in milliseconds, by the receiving kernel's time stamps. No packet may be lost.
+/// Sends packets at an interval and returns their delays in milliseconds, by the kernel's time stamps of receipt. Fails if a
+/// packet is lost.
 pub(super) fn delays(
     bed: &Bed,
     packets: u32,
@@ -126,7 +128,7 @@ pub(super) fn delays(
     let receiver = bed.exit.enter(move || {
         let mut delays = Vec::new();
         let mut silence = 0;
-        // It gives up after two seconds of silence: 100 times LOOK.
+        // The receiver gives up after 100 times LOOK, or two seconds, without a packet.
         while delays.len() < usize::try_from(packets)? && silence < 100 {
             match receive_stamped(&socket)? {
                 Some(delay) => {
@@ -170,7 +172,7 @@ fn receive_stamped(socket: &UdpSocket) -> anyhow::Result<Option<f64>> {
     let mut slices = [IoSliceMut::new(&mut packet)];
     let message = match recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::empty()) {
         Ok(message) => message,
-        // The read timeout of the socket shows as EAGAIN.
+        // EAGAIN means that the read timeout of the socket has expired.
         Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
         Err(error) => return Err(error).context("cannot receive"),
     };
@@ -183,11 +185,11 @@ fn receive_stamped(socket: &UdpSocket) -> anyhow::Result<Option<f64>> {
     Ok(Some(Duration::from(stamp).saturating_sub(sent).as_secs_f64() * 1e3))
 }
 
-/// Binds the receiver's socket in the exit's namespace, which must happen before anything is sent.
+/// Binds the receiver's socket in the exit's namespace. This must be done before the first packet is sent.
 fn receiver(bed: &Bed) -> anyhow::Result<UdpSocket> {
     join(bed.exit.enter(|| {
         let socket = UdpSocket::bind((EXIT, PORT)).context("cannot bind the receiver")?;
-        // SO_RCVBUFFORCE exceeds `net.core.rmem_max`, and needs root (socket(7)).
+        // SO_RCVBUFFORCE can exceed `net.core.rmem_max`, and needs root (socket(7)).
         setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
             .context("cannot size the receive buffer")?;
         socket.set_read_timeout(Some(LOOK))?;
@@ -201,19 +203,19 @@ fn sender() -> anyhow::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Limits how far a sender is ahead of the wire and the receiver.
+/// Limits the number of packets by which a sender can be ahead of the wire and the receiver.
 #[derive(Debug)]
 struct Window {
     wire: Handle,
-    /// The receiver's count of packets.
+    /// Number of packets that the receiver has read.
     heard: Arc<AtomicU64>,
     before: Account,
 }
 
 impl Window {
-    /// Fewer packets than the kernel queues for the wire.
+    /// Maximum number of packets that the wire has not read. It is smaller than the kernel's queue for the wire.
     const TO_WIRE: u64 = 4_000;
-    /// Fewer packets than the receive buffer holds.
+    /// Maximum number of packets that the receiver has not read. It is smaller than the capacity of the receive buffer.
     const TO_RECEIVER: u64 = 20_000;
 
     fn new(wire: Handle, heard: Arc<AtomicU64>) -> anyhow::Result<Self> {
@@ -236,7 +238,7 @@ fn send(socket: &UdpSocket, stream: Stream, window: &Window, interrupt: &Interru
     let start = Instant::now();
     let mut sent = 0;
     while sent < stream.packets && !interrupt.is_set() {
-        // Asking the wire takes a round trip to its thread, so this is done once for each burst.
+        // The check needs an answer from the wire's thread, so it is done only once for each burst.
         if stream.waits && !window.is_open(sent)? {
             std::thread::sleep(TURN);
             continue;
@@ -247,7 +249,7 @@ fn send(socket: &UdpSocket, stream: Stream, window: &Window, interrupt: &Interru
             packet.splice(..4, sent.to_be_bytes());
             match socket.send(&packet) {
                 Ok(_) => sent += 1,
-                // The device's queue is full. The same packet is sent again later.
+                // ENOBUFS means that the device's queue is full. The same packet is sent again later.
                 Err(error) if error.raw_os_error() == Some(nix::libc::ENOBUFS) => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("cannot send"),
@@ -274,7 +276,7 @@ fn hear(socket: &UdpSocket, payload: usize, count: &AtomicU64, stop: &Interrupt)
         let (mut bytes, mut packets) = (0.0, 0.0);
         for message in messages {
             let number = message.iovs().next().and_then(|packet| packet.get(..4)?.try_into().ok());
-            // A set counts a number once, even if its packet arrives twice.
+            // `numbers` is a set, so a duplicate packet does not count.
             heard.numbers.extend(number.map(u32::from_be_bytes));
             count.fetch_add(1, Relaxed);
             bytes += f64::from(u32::try_from(message.bytes)?);
@@ -282,7 +284,7 @@ fn hear(socket: &UdpSocket, payload: usize, count: &AtomicU64, stop: &Interrupt)
         }
         let now = Instant::now();
         match first {
-            // The duration of the first batch is not known, so its bytes do not count.
+            // The time that the first batch took is not known, so its bytes do not count.
             None => first = Some(now),
             Some(first) => {
                 heard.bytes += bytes;

@@ -1,9 +1,9 @@
 //! Owns the connections to the exits: the race for an address that answers, the connections that are being opened, and those of
 //! the session.
 //!
-//! Connections of the session and of a race are opened in the same way. [`Connections::open`] orders a connection from the worker,
-//! and the worker gives it an identifier. Then its handshake succeeds, or the connection is closed. The methods return the news
-//! for the session.
+//! Connections of the session and of a race are opened in the same way. [`Connections::open`] orders a connection from the
+//! worker, and the worker gives it an identifier. Then its handshake succeeds, or the connection is closed. The methods return
+//! the events of which the session must be told.
 
 mod beside;
 mod close_reasons;
@@ -55,10 +55,10 @@ pub(super) struct Connections {
     own: SessionConnections,
     /// The connections of the other session while the client moves.
     beside: Option<SessionConnections>,
-    /// Decides when to go back to an earlier exit of the profile.
+    /// Decides when to return to an exit that comes earlier in the profile.
     failback: Homing,
     last_tried: Option<SocketAddr>,
-    /// The places of an exit that is much nearer than the one in use.
+    /// The list positions of an exit that is much nearer than the one in use, one for each of its endpoints.
     nearer: Vec<usize>,
     measuring: Measuring,
     /// The check of the exit's next key.
@@ -73,12 +73,13 @@ pub(super) struct Ended {
     pub(super) end: ConnectionEnd,
 }
 
-/// The consequence of a connection's end.
+/// The role of a connection that has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Closed {
     /// The connection was one of the session's connections.
     OfSession(Ended),
-    /// The connection took part in the race. `unproven` describes a definite answer whose sender has not proven to be the exit.
+    /// The connection took part in the race. `unproven` describes a definite answer that may be forged, because its sender has
+    /// not proven the exit's key.
     OfRace { unproven: Option<String> },
     /// No part of the client needs the connection any more.
     Forgotten,
@@ -158,7 +159,7 @@ impl Connections {
         self.forget_silence();
     }
 
-    /// Stops watching whether the session's connections are answered.
+    /// Stops watching whether the exit answers on the session's connections.
     pub(super) fn forget_silence(&mut self) {
         self.own.silence = Vigil::default();
     }
@@ -170,7 +171,7 @@ impl Connections {
         }
     }
 
-    /// Watches whether one of a session's connections is answered.
+    /// Starts to watch whether the exit answers on one of a session's connections.
     pub(super) fn attached(&mut self, which: Which, index: u32) {
         if let Some(session) = self.of_mut(which) {
             session.silence.attached(index);
@@ -201,8 +202,8 @@ impl Connections {
         ordered: Ordered,
     ) -> anyhow::Result<Option<Ended>> {
         let remote = ordered.remote;
-        // The diagnosis asks the address that was tried last. An address without a route would show nothing about the exit. An
-        // example is any IPv6 address on a host without IPv6.
+        // The diagnosis probes the address that was tried last. Probing an address without a route, such as an IPv6 address on a
+        // host without IPv6, would tell nothing about the exit.
         if ordered.measured.is_none() && (self.last_tried.is_none() || has_route(remote)) {
             self.last_tried = Some(remote);
         }
@@ -219,7 +220,7 @@ impl Connections {
                 )
             }
             Err(error) => {
-                // Descriptors may be free again at the next attempt.
+                // The next attempt may succeed, because descriptors may be free again by then.
                 let why = format!("cannot open a UDP socket: {error}; check the limit on descriptors");
                 return Ok(self.open_failed(index, ordered, ConnectionEnd::Lost(why)));
             }
@@ -230,7 +231,7 @@ impl Connections {
         let way = way.or_else(|| self.way_of(of_session()?));
         let place = way.map_or(self.exits.current(), |way| way.exit);
         let RemoteExit { public_keys, server_name, .. } = self.exits.exit(place).clone();
-        // A check must show that the exit has this key, so other keys of the exit are not accepted.
+        // A connection that checks a key accepts only this key, because a handshake with another key would not prove it.
         let exit_keys = ordered.check.map_or(public_keys, |key| vec![key]);
         self.ordered.push(index, ordered);
         worker.send(ConnectionCommand::Connect { index, socket, remote, exit_keys, server_name }).await;
@@ -319,9 +320,9 @@ impl Connections {
         Closed::OfRace { unproven }
     }
 
-    /// When to ask whether an earlier exit of the profile is back.
+    /// When to ask whether an exit that comes earlier in the profile is back.
     pub(super) fn failback_due(&self) -> Option<Instant> {
-        // There is one race at a time, so this question waits until the race under way is over.
+        // There is only one race at a time, so the exits are not asked until the current race is over.
         self.failback.timeout().filter(|_| self.race.is_none())
     }
 

@@ -7,7 +7,7 @@ use warren_control::exec_socket::{ExecAsked, UserWish};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_host::exec_groups::Side;
 
-/// The users' requests, and the tunnel that they concern.
+/// The users' requests for a profile's tunnel.
 pub(super) struct ExecRequests {
     users: ExecUsers,
     directory: DaemonDirectory,

@@ -1,5 +1,5 @@
-//! Owns the news that exits send about themselves and each other: their keys, and the roster of their fleet. The keys that
-//! the profile pins decide which exits to believe. `exit_news/fleet.rs` handles the roster.
+//! Owns the news that exits send about themselves and each other: their keys, and the roster of their fleet. The client believes
+//! only exits that have proven a key that the profile pins. `exit_news/fleet.rs` handles the roster.
 
 mod fleet;
 
@@ -15,7 +15,7 @@ use crate::learnt_keys::LearntKeys;
 use warren_config::{ClientProfile, RemoteExit};
 use warren_daemon::helper::Helper;
 
-/// What the client knows about the exits beyond its profile. The helper stores it for the next daemon.
+/// The keys and rosters that the client has learnt from exits. The helper stores them for the next daemon.
 pub(super) struct ExitNews {
     learnt_keys: LearntKeys,
     pub(super) fleet: Fleet,
@@ -45,13 +45,13 @@ impl ExitNews {
         exits
     }
 
-    /// Makes the sessions use the exits of profile and roster.
+    /// Makes the sessions use the exits that the profile and the roster list.
     pub(super) fn follow(&self, profile: &ClientProfile, sessions: &mut Sessions) {
         sessions.connections.exits.follow(profile, &self.learnt_keys, &self.fleet);
         self.name_fleet(sessions);
     }
 
-    /// Makes the next Hello name the fleet, and say whether the client has another exit.
+    /// Puts the fleet's name into the next Hello, and whether the client knows another exit.
     pub(super) fn name_fleet(&self, sessions: &mut Sessions) {
         let Sessions { connections, pair, .. } = sessions;
         pair.follow_fleet(self.fleet.is_wanted(), self.fleet.hello(), connections.exits.count() > 1);
@@ -82,7 +82,7 @@ impl ExitNews {
         self.accept_learnt(profile, sessions).await;
     }
 
-    /// Checks whether the exit in use has the key that it has named.
+    /// Opens a connection that checks whether the exit in use has the next key that it has announced.
     pub(super) async fn check_next_key(
         &self,
         profile: &ClientProfile,
@@ -98,7 +98,7 @@ impl ExitNews {
         }
     }
 
-    /// Returns the next key of the exit in use, which is accepted as well. `key` is the key that the exit has proven, or must
+    /// Returns the next key of the exit in use, which the client also accepts. `key` is the key that the exit has proven, or must
     /// prove.
     pub(super) fn next_key(
         &self,
@@ -128,7 +128,7 @@ impl ExitNews {
     async fn accept_learnt(&mut self, profile: &ClientProfile, sessions: &mut Sessions) {
         self.follow(profile, sessions);
         let Some(exits) = self.learnt_keys.unsaved() else { return };
-        // A learnt key is used even if it cannot be stored, because the session has vouched for it.
+        // A learnt key is used even if it cannot be stored, because the exit has announced it in an authenticated session.
         if let Err(error) = self.helper.keep_exit_keys(exits).await {
             tracing::warn!(
                 "a new key of an exit could not be saved, and will be lost at a restart: {error:#}; check the state directory and its disk, \

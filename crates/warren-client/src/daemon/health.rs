@@ -60,12 +60,12 @@ impl Health {
         }
     }
 
-    /// Whether the session in use carries packets, whatever is wrong on the host.
+    /// Whether the session in use carries packets. Problems on the host are not considered.
     pub(super) fn is_up(&self) -> bool {
         self.state == State::Up
     }
 
-    /// The state of the session, whatever is wrong on the host.
+    /// The state of the session. Problems on the host are not considered.
     pub(super) fn state(&self) -> State {
         self.state
     }
@@ -130,7 +130,7 @@ impl Health {
         self.down(reason, goodbye);
     }
 
-    /// Records that no connection carries traffic, or that another attempt to open one has failed.
+    /// Sets the state to down, because no connection carries traffic or another attempt to open one has failed.
     fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
         if self.state == State::Up {
             // Counts only the loss of a tunnel that was up, not each attempt to restore it.
@@ -141,7 +141,7 @@ impl Health {
             self.warn(&reason);
         }
         self.has_failed = true;
-        // A Goodbye contains the exit's own reason. Without one, the result of a recent diagnosis says more than
+        // A Goodbye contains the exit's own reason. Without a Goodbye, the result of a recent diagnosis is more precise than
         // `reason`.
         let cause = self.diagnosis.recent_cause().filter(|_| goodbye.is_none());
         self.unreachable(cause.map_or(reason, |cause| cause.sentence.clone()));
@@ -177,7 +177,7 @@ impl Health {
             Certainty::AtAddress if is_too_early => false,
             // Until an attempt has failed, not all exits were tried, and another one may still answer.
             Certainty::AtAddress => exits == 1 || self.has_failed,
-            // The path may only lose many packets, so the next attempt may succeed.
+            // The exit may be reachable over a path that merely loses many packets, so the next attempt may succeed.
             Certainty::Likely | Certainty::Unknown => false,
         }
     }
@@ -231,7 +231,7 @@ impl Health {
             }
             notify::status(&format!("refused: {sentence}"));
         } else if !is_told {
-            // The status shows the trouble on the host instead, because it takes precedence over the refusal.
+            // The refusal is only logged. The status shows the problem on the host, which takes precedence.
             tracing::error!("{sentence}{again}");
         }
     }
@@ -261,7 +261,8 @@ impl Health {
         }
     }
 
-    /// Whether the tunnel has been down for so long that the reason should be found before the attempt ends.
+    /// Whether the tunnel has been down for so long that a diagnosis should start while the attempt to connect is still under
+    /// way.
     pub(super) fn is_slow(&self, had_session: bool) -> bool {
         let is_waited_for = match self.state {
             State::Connecting => !had_session,

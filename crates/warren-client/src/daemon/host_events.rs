@@ -1,5 +1,5 @@
-//! Reacts to events of this host and its network. The host has changed, a grant must be applied, or the lease clashes with an
-//! address of the host. Or the tunnel must rest on a trusted network, or go on elsewhere.
+//! Reacts to events of this host and its network: the host has changed, a grant must be applied, the lease clashes with an
+//! address of the host, or the tunnel must be taken down on a trusted network or brought up elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use super::Daemon;
 use super::on_demand::{Decision, Seen};
 use warren_control::status::State;
 
-/// How soon the kill switch is closed again after that has failed.
+/// The time until the next attempt to close the kill switch after a failed one.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 impl Daemon {
     /// Repairs the host after a change. Repairs that fail now are tried again at the next check.
     pub(super) async fn look_after_host(&mut self) {
         let mut trouble = self.host.repair(&self.sessions.worker, self.health.refusal.is_refused()).await;
-        // If the host has joined another network, its lease may be in use there.
+        // If the host has joined another network, another host there may have the address that is leased to this client.
         if let Err(error) = self.give_up_taken_lease().await {
             trouble.push(format!("{error:#}"));
         }
@@ -41,9 +41,9 @@ impl Daemon {
         }
     }
 
-    /// Goes on without a session, because the host cannot be set up as a Welcome asks. The daemon must not end, because
-    /// traffic would then leave outside the tunnel at a moment that the exit has chosen. So it gives the session up, keeps the
-    /// tunnel's traffic blocked, and asks for another session later.
+    /// Keeps running without a session, because the host cannot be set up as a Welcome asks. The daemon must not end, because
+    /// traffic would then leave outside the tunnel, and the exit could cause this at any time. So the daemon gives the session
+    /// up, keeps the tunnel's traffic blocked, and asks for another session later.
     pub(super) async fn goes_without(&mut self, error: &anyhow::Error) {
         let sentence = format!("{error:#}");
         if let Err(error) = self.give_session_up(&sentence).await {
@@ -54,7 +54,7 @@ impl Daemon {
     }
 
     /// Gives the session up if the lease's address now belongs to another host that this host must reach outside the tunnel. Asks
-    /// for another session at once. As long as the exit grants that address, the daemon refuses the session.
+    /// for another session at once, and refuses each session whose grant has that address.
     ///
     /// # Errors
     /// When the lease is still on this host.
@@ -74,7 +74,8 @@ impl Daemon {
         given_back
     }
 
-    /// Says goodbye to the exit, and takes the lease off the host. The routes into the tunnel stay, so its traffic stays blocked.
+    /// Sends a Goodbye to the exit, and removes the leased addresses from the host. The routes into the tunnel stay, so the
+    /// tunnel's traffic stays blocked.
     ///
     /// # Errors
     /// When the lease is still on this host.
@@ -111,7 +112,7 @@ impl Daemon {
             Decision::Rest(name) => self.rest(name).await,
             Decision::GoOn => {
                 if let Err(error) = self.go_on(false).await {
-                    // The kill switch must be closed before the tunnel goes on. The next check tries again.
+                    // The tunnel is not brought up before the kill switch is closed. The next check tries again.
                     self.host.note_trouble(&mut self.health, Some(format!("{error:#}")));
                     self.on_demand.look_soon(now + TRY_AGAIN);
                 }
@@ -120,7 +121,7 @@ impl Daemon {
         }
     }
 
-    /// Takes the tunnel down. The daemon, its sandbox and its sockets stay.
+    /// Takes the tunnel down. The daemon keeps running with its sandbox and sockets.
     async fn rest(&mut self, network: String) -> anyhow::Result<()> {
         tracing::info!("the tunnel rests on the trusted network {network}");
         // Connections through the tunnel end first, just as when the daemon stops.
@@ -140,7 +141,7 @@ impl Daemon {
     /// Brings the tunnel up again. Its traffic is blocked at once, before an exit is asked. `by_user`: `warren up` asks for it.
     ///
     /// # Errors
-    /// When the kill switch cannot be closed. In that case the tunnel still rests.
+    /// When the kill switch cannot be closed. In that case the tunnel stays down.
     pub(super) async fn go_on(&mut self, by_user: bool) -> anyhow::Result<()> {
         let now = Instant::now();
         let Some(network) = self.on_demand.resting() else { return Ok(()) };
@@ -162,7 +163,7 @@ impl Daemon {
         self.host.put_off_look();
         self.on_demand.goes_on(now, by_user);
         self.health.goes_on();
-        // Exits that refused this client before the rest may accept it now.
+        // Exits that refused this client before the tunnel was taken down may accept it now.
         self.sessions.connections.exits.forgive();
         self.sessions.begin(now);
         Ok(())

@@ -1,4 +1,4 @@
-//! Owns this host while the daemon runs: the tunnel's changes to it, the kill switch, and the watch over both.
+//! Owns the daemon's changes to this host, the kill switch, and the watch for changes that other programs make to either.
 
 mod taken_addresses;
 
@@ -84,14 +84,14 @@ impl HostUpkeep {
         }
     }
 
-    /// Makes [`Self::changed`] pause, because the daemon itself has just changed the host.
+    /// Delays the next return of [`Self::changed`], because the daemon itself has just changed the host.
     pub(super) fn put_off_look(&mut self) {
         if let Some(watch) = &mut self.watch {
             watch.put_off();
         }
     }
 
-    /// Makes the helper start an nft now, because the host is about to be restored.
+    /// Starts an nft process in advance, because the host is about to be restored.
     pub(super) fn get_ready_to_undo(&self) {
         tokio::spawn(warren_host::get_nft_ready());
     }
@@ -101,14 +101,14 @@ impl HostUpkeep {
     /// # Errors
     /// When something could not be restored.
     pub(super) async fn undo(&mut self) -> anyhow::Result<Pin<Box<dyn Future<Output = ()>>>> {
-        // The watch ends before a table is deleted. Its netlink socket reports changes of the firewall. After a deletion, closing
-        // such a socket waits until the kernel has freed the table, which takes tens of milliseconds.
+        // The watch's netlink socket must be closed before an nftables table is deleted. If it were closed afterwards, the close
+        // would block for tens of milliseconds until the kernel has freed the table.
         self.watch = None;
         self.setup.undo().await
     }
 
-    /// Removes the tunnel from this host while the tunnel rests. If `opens_kill_switch`, opens the kill switch last. Keeps
-    /// watching the host.
+    /// Removes the tunnel from this host, because it is not used on a trusted network. If `opens_kill_switch`, opens the kill
+    /// switch last. Keeps watching the host.
     ///
     /// # Errors
     /// When something could not be restored.
@@ -176,8 +176,8 @@ impl HostUpkeep {
     /// Restores what other programs have undone, and follows this host to other networks. Returns the problems that remain.
     pub(super) async fn repair(&mut self, worker: &WorkerHandle, is_refused: bool) -> Vec<String> {
         let mut trouble = Vec::new();
-        // Repairs the kill switch first. Until the rest is repaired, only the kill switch keeps packets from leaving outside
-        // the tunnel.
+        // Repairs the kill switch first. Until routes and rules are repaired, only the kill switch keeps packets from leaving
+        // outside the tunnel.
         let closed = self.lockdown.repair().await;
         // The device comes before the plan, because the plan's routes lead to it.
         let device = self.setup.restore_device();
@@ -190,7 +190,7 @@ impl HostUpkeep {
         match device {
             Ok(Some(Restored { queues, stood_in })) => {
                 worker.open_device(queues, &Forwarding::Client).await;
-                // The routes lead to the new device now, so the substitute is no longer needed.
+                // The substitute can be dropped, because the routes lead to the new device now.
                 drop(stood_in);
             }
             Ok(None) => {}
@@ -268,7 +268,7 @@ impl HostUpkeep {
         if self.applied().await {
             self.note_trouble(health, None);
         }
-        // A check right after the set-up would delay the first echo, for which `up` waits.
+        // A check of the host right after the set-up would delay the first echo request, and `up` waits for its reply.
         self.put_off_look();
         Ok(queues)
     }
@@ -288,7 +288,7 @@ impl HostUpkeep {
     /// Records that the latest Welcome was applied. Returns whether applying one had failed before.
     async fn applied(&mut self) -> bool {
         if let Err(error) = self.follow_exec().await {
-            // The programs stay cut off, and the next check of the host tries again.
+            // Programs inside stay without network access until a later check of the host succeeds.
             tracing::warn!("{error:#}");
             self.look_again();
         }

@@ -1,4 +1,4 @@
-//! What the daemon knows about its moves to other exits of the fleet. `sessions/moving.rs` makes them.
+//! The state of the client's moves to other exits of the fleet. `sessions/moving.rs` carries the moves out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ pub(super) struct Moves {
     /// Decides what to do next.
     pub(super) plan: Plan,
     pub(super) under_way: Option<Move>,
-    /// The messages that the new exit sent before the switch and that are not handled yet. Its session is the one in use now.
+    /// Messages that the new exit sent before the switch and that are not handled yet. The session in use is now the one with
+    /// this exit.
     pub(super) news: VecDeque<ClientAction>,
 }
 
@@ -26,15 +27,16 @@ pub(super) struct Move {
     pub(super) rules: Arc<Moving>,
     pub(super) from: String,
     pub(super) to: String,
-    /// The messages that the new exit has sent before the switch.
+    /// Messages that the new exit has sent so far. They are handled after the switch.
     pub(super) news: VecDeque<ClientAction>,
-    /// The identifier of the echo requests that the workers send on the new session before the switch. The workers learn it once.
+    /// The identifier of the echo requests that the workers must send on the new session even before the switch. The workers are
+    /// told of it only once.
     pub(super) identifier: Option<Identifier>,
 }
 
 impl Move {
-    /// Keeps a message from the new exit until the switch. A newer message replaces an older one of its kind, so an exit that
-    /// never stops sending cannot fill the memory.
+    /// Keeps a message from the new exit until the switch. A newer message replaces an older one of the same kind, so memory use
+    /// is bounded.
     pub(super) fn take_news(&mut self, action: ClientAction) {
         self.news.retain(|earlier| match (earlier, &action) {
             (ClientAction::ExitKeys { index: one, .. }, ClientAction::ExitKeys { index: other, .. }) => {
@@ -52,8 +54,9 @@ impl Moves {
         self.news.pop_front()
     }
 
-    /// Whether a move for this purpose may begin now, to the exit at a place. The end of a move cuts off flows at the
-    /// earlier exit. That is justified only if the exit sends its clients away.
+    /// Whether a move for this purpose, to the exit at list position `place`, may begin now. If an earlier move is still under
+    /// way, a new move ends the flows that are left at the old exit. This is justified only if the exit in use sends its clients
+    /// away.
     pub(super) fn may_begin(&self, now: Instant, purpose: Purpose, place: usize) -> bool {
         let is_asked = purpose == Purpose::Leave;
         (is_asked || !self.plan.is_under_way()) && self.plan.may_go(now, is_asked, place)
@@ -80,8 +83,8 @@ pub(super) fn random_part(of: Duration) -> Duration {
     of * u32::from(u16::from_ne_bytes(bytes)) / u32::from(u16::MAX)
 }
 
-/// A random part of the time between the two measurements that make a client move. Clients that measure at the same
-/// moment thus move at different ones.
+/// A random part of the time between a measurement and the one that confirms it, so that clients that measure at the same moment
+/// do not move at the same moment.
 pub(super) fn spread_confirmation() -> Duration {
     random_part(Duration::from_secs(10))
 }

@@ -1,8 +1,9 @@
-//! Decides when the tunnel rests on a trusted network, and when it goes on.
+//! Decides when the tunnel rests, which means that it is taken down on a trusted network, and when it goes on, which means that
+//! it is brought up again.
 //!
-//! [`OnDemand`] only decides, and changes nothing itself. A tunnel goes on at once when the network is not known to be
-//! trusted. It rests only on a network that has been steady for a while. This time grows with each change between resting
-//! and going on.
+//! [`OnDemand`] only decides, and changes nothing itself. The tunnel goes on immediately when the network is not known to be
+//! trusted. The tunnel rests only after the host has been on the same trusted network for a while. This time doubles with each
+//! recent change from resting to going on.
 
 use std::time::{Duration, Instant};
 
@@ -45,13 +46,13 @@ pub(super) struct OnDemand {
     trusted: Vec<TrustedNetwork>,
     resting: Option<String>,
     overridden: Override,
-    /// The trusted network that this host is in, and since when.
+    /// The trusted network that this host is on, and the time since when.
     steady: Option<(String, Instant)>,
-    /// When the tunnel has gone on lately.
+    /// The times at which the tunnel has gone on, as far back as [`REMEMBERED`].
     gone_on: Vec<Instant>,
     look_at: Option<Instant>,
     is_first_look: bool,
-    /// Whether the kill switch was opened here.
+    /// Whether on-demand has opened the kill switch for the current rest.
     pub(super) has_opened: bool,
 }
 
@@ -95,7 +96,8 @@ impl OnDemand {
         self.look_at = is_used.then_some(now);
     }
 
-    /// The trusted network that this is.
+    /// Returns the name of the trusted network that `current` is, and whether its router has answered lately. `None` if the
+    /// network is not trusted.
     pub(super) fn recognise(&self, current: Option<&CurrentNetwork>) -> Option<(String, bool)> {
         let current = current?;
         let trusted = self.trusted.iter().find(|trusted| current.is(trusted))?;
@@ -122,12 +124,13 @@ impl OnDemand {
             return Decision::Stay;
         }
         if self.resting.is_some() {
-            // This is another trusted network. It has to be steady for a while first.
+            // The host has moved to another trusted network. The tunnel rests there only after the network has been steady for a
+            // while.
             return Decision::GoOn;
         }
         if !is_confirmed {
-            // The router's entry may be left over from another network with the same addresses. The router is being
-            // asked.
+            // The router's neighbour entry may be left over from another network with the same addresses. The kernel is asking
+            // the router again.
             self.steady = None;
             self.look_at = Some(now + LOOK_FOR_ANSWER);
             return Decision::Stay;
@@ -175,7 +178,7 @@ impl OnDemand {
 const STEADY_FOR: Duration = Duration::from_secs(2);
 /// The wait is at most 64 s.
 const MOST_DOUBLINGS: u32 = 5;
-/// How long a change between resting and going on delays the next rest.
+/// A change from resting to going on lengthens the wait before the next rest for this time.
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// The longest time between two checks. The kernel reports most changes at once, but does not report a replaced
 /// router.
@@ -235,7 +238,7 @@ mod tests {
         let now = Instant::now();
         let mut one = on_demand(false, now);
         let mut rests = 0;
-        // For ten minutes, the host is in turn on the trusted network for 10 s and on another one for 1 s.
+        // For ten minutes, the host alternates between 10 s on the trusted network and 1 s on another one.
         for second in 0..600 {
             let at = now + seconds(second);
             let seen = if second % 11 == 10 { Seen::Other } else { HOME };

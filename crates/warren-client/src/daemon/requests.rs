@@ -58,7 +58,8 @@ impl Daemon {
         drop(asked.answer.send(response.map(Into::into)));
     }
 
-    /// Samples the traffic, from which rates are calculated, and checks everything that reports no events. Call it once a second.
+    /// Samples the traffic counters, from which rates are calculated, and checks for changes that cause no events. Call it once a
+    /// second.
     pub(super) async fn measure(&mut self) {
         let snapshot = self.sessions.worker.snapshot().await.unwrap_or_default();
         let now = Instant::now();
@@ -122,7 +123,7 @@ impl Daemon {
 
     async fn take_over(&mut self) -> anyhow::Result<Reloaded> {
         let mut profile = load_profile(&self.settings.file)?;
-        // This daemon was started with an exit to try first.
+        // `up` has told this daemon to try an exit first.
         if let Some(exit) = &self.settings.first_exit {
             // If the new profile lacks that exit, its endpoints differ, and it is refused below.
             let _ = profile.put_first(exit);
@@ -147,10 +148,11 @@ impl Daemon {
             kill_switch::rules(&profile).await?;
         }
         self.host.setup.follow(&profile, is_closed, self.sessions.welcome()).await?;
-        // Done after the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
+        // The kill switch follows after the routes, so that it never allows packets to a network that the routes still lead into
+        // the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.exec.allow_outside(profile.kill_switch.allow_exec_outside);
-        // If the tunnel rests with an open kill switch, the kill switch closes when the tunnel goes on.
+        // While the tunnel rests, on-demand may have opened the kill switch. It is closed again when the tunnel goes on.
         if self.on_demand.resting().is_none() {
             self.host.lockdown.follow(&profile, &self.settings.directory, &listed).await?;
         }
@@ -170,7 +172,7 @@ impl Daemon {
         Ok(Reloaded::of(&all))
     }
 
-    /// Lists what is wrong although traffic flows. `opened` describes a problem with the kill switch.
+    /// Lists problems that exist even if traffic flows. `opened` describes a problem with the kill switch.
     fn warnings(&self, opened: Option<String>) -> Vec<String> {
         let own = [
             opened,
@@ -185,7 +187,7 @@ impl Daemon {
     async fn status(&self) -> Result<serde_json::Value, RequestRefused> {
         let connections = &self.sessions.connections;
         let mut snapshot = self.sessions.worker.snapshot().await.unwrap_or_default();
-        // Indices are those of connections in the session in use.
+        // Connection indices refer to the session in use.
         for each in &mut snapshot.connections {
             each.index = each.index.filter(|_| !connections.is_beside(each.connection));
         }
@@ -256,7 +258,7 @@ fn session_status(welcome: &SessionGrant, takes_ipv6: bool) -> ClientSessionStat
     }
 }
 
-/// The warning for a user who expects the whole host in the tunnel.
+/// Returns a warning if the host's own traffic stays outside, because a user may expect the whole host in the tunnel.
 fn host_outside(settings: &Settings) -> Option<String> {
     let name = &settings.name;
     settings.host_outside.then(|| {
@@ -267,7 +269,7 @@ fn host_outside(settings: &Settings) -> Option<String> {
     })
 }
 
-/// Why the tunnel does not rest on a trusted network.
+/// Returns a warning if the tunnel cannot rest on trusted networks because its kill switch is closed.
 fn never_rests(settings: &Settings, is_closed: bool) -> Option<String> {
     let on_demand = &settings.profile.on_demand;
     let is_kept = !on_demand.trusted.is_empty() && is_closed && !on_demand.opens_kill_switch;
@@ -295,7 +297,7 @@ fn what_takes_a_restart<'a>(
     let fixed = before.transport.fixed_changes(&after.transport);
     // Only a command opens the kill switch, so removing the setting has no effect by itself.
     let opens = before.kill_switch.enabled && !after.kill_switch.enabled;
-    // The stub resolver's port can be taken only before the sandbox.
+    // The stub resolver's port can be bound only before the daemon enters its sandbox.
     let starts = before.dns.domains.is_empty() != after.dns.domains.is_empty();
     let takes_restart = |name: &&&str| {
         FIXED.contains(*name)

@@ -26,7 +26,7 @@ pub(super) struct Session {
     probe: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// The session with the exit in use, and the one beside it.
+/// The session with the exit in use, and a second session while the client moves.
 pub(super) struct SessionPair {
     config: ClientConfig,
     pub(super) in_use: Session,
@@ -40,7 +40,8 @@ impl SessionPair {
         Ok(Self { in_use: Session::new(&mut config), config, beside: None })
     }
 
-    /// Makes the next session look like that of another client process, because an exit has replaced this client's session.
+    /// Gives the next session a new nonce, as if another client process opened it, because an exit has replaced this client's
+    /// session.
     pub(super) fn renew_nonce(&mut self) -> anyhow::Result<()> {
         self.config.nonce = Some(entropy::bytes()?);
         Ok(())
@@ -66,11 +67,11 @@ impl SessionPair {
         self.in_use.machine.set_moves_without_gap(moves_without_gap);
     }
 
-    /// Begins a session beside the one in use. Its connection 0 exists already.
+    /// Begins a second session, whose connection 0 exists already.
     pub(super) fn begin_beside(&mut self, now: Instant) {
         let mut beside = Session::new(&mut self.config);
         beside.machine.start(now);
-        // The machine asks for a connection 0, which exists already.
+        // The state machine's first action is to ask for connection 0, which exists already, so its actions are dropped.
         while beside.machine.poll_action().is_some() {}
         beside.machine.connected(now, 0);
         self.beside = Some(beside);
@@ -83,7 +84,7 @@ impl SessionPair {
         self.in_use.machine.stay(self.config.claim);
     }
 
-    /// Makes the second session the one in use, and keeps the other one as the second session.
+    /// Swaps the two sessions: the second one is now in use, and the one that was in use is now the second.
     pub(super) fn swap(&mut self) {
         if let Some(beside) = &mut self.beside {
             std::mem::swap(&mut self.in_use, beside);
@@ -92,8 +93,8 @@ impl SessionPair {
         }
     }
 
-    /// Names the fleet that the client follows in the next Hello, and says whether there is another exit. `follows`: whether
-    /// exits may send rosters.
+    /// Makes the next Hello contain the fleet that the client follows, and whether the client knows another exit. `follows`:
+    /// whether exits may send rosters.
     pub(super) fn follow_fleet(
         &mut self,
         follows: bool,
@@ -114,7 +115,7 @@ impl SessionPair {
         self.in_use.machine.start(now);
     }
 
-    /// Stops for good. The loop ends once the state machine reports that it has stopped.
+    /// Stops the session in use for good. The daemon's loop ends once the state machine reports the stop.
     pub(super) fn stop_for_good(&mut self, now: Instant) {
         if self.is_over() {
             // A state machine that has already stopped reports nothing more, so the loop would wait for ever. A new state
@@ -124,7 +125,7 @@ impl SessionPair {
         self.in_use.machine.stop(now);
     }
 
-    /// Whether the state machine of the session in use has stopped, as after a final refusal.
+    /// Whether the state machine of the session in use has stopped, for example after a final refusal.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.in_use.machine.state(), ClientState::Stopped(_))
     }
@@ -186,8 +187,8 @@ impl Session {
         true
     }
 
-    /// Starts to send echo requests with an identifier. During a move, the workers recognise these requests by it and
-    /// send them on this session.
+    /// Starts to send echo requests with an identifier. During a move, the workers recognise these requests by their identifier
+    /// and send them on this session.
     pub(super) fn start_probe_as(
         &mut self,
         sockets: &EchoSockets,
@@ -219,7 +220,7 @@ pub(super) fn leased(welcome: &SessionGrant) -> Vec<IpAddr> {
 }
 
 fn new_machine(config: &mut ClientConfig) -> ClientSession {
-    // This number shows the exits of a fleet which session is the newest.
+    // By this number, the exits of a fleet can tell which of a client's sessions is the newest.
     config.claim += 1;
     ClientSession::new(config.clone(), entropy::source())
 }

@@ -1,5 +1,5 @@
-//! Follows the sessions and the workers. Carries out everything that a session or a move needs beyond its connections, and
-//! handles the workers' reports.
+//! Carries out the actions of the sessions and the steps of a move that affect more than connections, and handles the workers'
+//! reports.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -21,8 +21,8 @@ use warren_config::ClientProfile;
 use warren_control::status::State;
 use warren_tunnel::Report;
 
-/// How long the client waits after news from the fleet before it measures the exits. By then the session has
-/// settled.
+/// How long the client waits after a new roster before it measures the exits, so that the session is established before the
+/// measurement.
 const MEASURE_AFTER: Duration = Duration::from_secs(3);
 
 impl Daemon {
@@ -34,7 +34,7 @@ impl Daemon {
                     return Ok(Some(stop));
                 }
             }
-            // The session beside, or a step of a move, may leave an action for the session in use.
+            // An action of the second session, or a step of a move, may in turn create an action of the session in use.
             match self.sessions.follow_beside(&mut self.host.lockdown).await? {
                 Followed::Action => {}
                 Followed::OldLost => self.prove_the_other(),
@@ -101,12 +101,13 @@ impl Daemon {
         match self.host.apply(&welcome, &mut self.health).await {
             Ok(queues) => {
                 self.exit_news.fleet.take_addresses(&welcome);
-                // This comes before the device opens, so that its first packets find a session in the
-                // workers.
+                // The workers learn of the session before they get the device's queues, so that they have a session for its first
+                // packets.
                 self.sessions.open(Which::InUse, welcome).await;
                 self.sessions.open_device(queues).await;
             }
-            // Without a tunnel, or while `up` waits, the daemon can end. The host is then as it was before.
+            // If there was no tunnel before, or an `up` still waits, the daemon may end with the error: that leaves the host as
+            // it was before `up`.
             Err(error) if !had_tunnel || self.health.refusal.is_waited_for() => return Err(error),
             Err(error) => self.goes_without(&error).await,
         }
@@ -121,7 +122,7 @@ impl Daemon {
                 self.sessions.connections.exits.avoid_current(now);
                 self.sessions.start_race(&mut self.host.lockdown, Purpose::Leave).await?;
             }
-            // A client that is down searches for an exit anyway.
+            // If the tunnel is down, the client tries other exits in any case.
             Step::Race => {}
             Step::Probe(Which::InUse) => {
                 self.sessions.probe_in_use(self.host.device_name());
@@ -145,7 +146,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Switches to the session beside.
+    /// Makes the second session the session in use.
     async fn switch(&mut self, now: Instant) {
         let Some((switched, grant)) = self.sessions.switch(now).await else { return };
         self.exit_news.name_fleet(&mut self.sessions);
@@ -154,7 +155,7 @@ impl Daemon {
             (true, _) if !self.health.is_up() => self.up(),
             (true, _) => {}
             (false, Switched::Leaving) => {
-                // The old session is lost, and nothing is known of this one yet.
+                // The old session is lost, and the new session has not yet proven that it carries packets.
                 self.health.moves();
                 self.ask_for_echo();
             }
@@ -162,17 +163,17 @@ impl Daemon {
         }
     }
 
-    /// Asks the session in use for proof that it carries packets, unless the status says so already.
+    /// Starts to prove by echo requests that the session in use carries packets, unless the tunnel already counts as up.
     fn ask_for_echo(&mut self) {
         if !self.health.is_up() && !self.sessions.ask_for_echo(self.host.device_name()) {
-            // Without a device to probe through, or an exit address that answers, an attached connection is the best sign that
-            // traffic flows.
+            // If there is no device to send through, or the exit has no inner address to ask, an attached connection is the best
+            // available sign that traffic flows.
             self.up();
         }
     }
 
-    /// Makes the session in use prove that it carries packets, because the old session is over. The session in use may have been on
-    /// trial until now. If it has no connection, it must prove this as soon as it has one again.
+    /// Makes the session in use prove that it carries packets, because the client can no longer switch back to the old session.
+    /// If the session in use has no connection now, the proof starts once it has one again.
     fn prove_the_other(&mut self) {
         if self.sessions.pair.in_use.attached().is_some() {
             self.ask_for_echo();
@@ -204,14 +205,14 @@ impl Daemon {
         self.host.setup.forget_prepared();
         let had_session = self.sessions.welcome().is_some();
         let connections = &mut self.sessions.connections;
-        // This exit will soon be unreachable, so the client tries the others first for a while.
+        // An exit that restarts or drains will soon be unreachable, so for a while the client tries the other exits first.
         if matches!(goodbye, Some(Goodbye::Restarting | Goodbye::Draining)) {
             connections.exits.avoid_current(Instant::now());
         }
         self.health.lost(reason, goodbye, connections, had_session);
         match goodbye {
             None => self.diagnose(),
-            // An exit that said goodbye has named the reason itself.
+            // An exit that sent a Goodbye has given the reason itself, so no diagnosis is needed.
             Some(_) => self.health.tell_known_cause(connections.exits.count()),
         }
     }
@@ -233,7 +234,7 @@ impl Daemon {
     async fn stays_closed(&mut self, stop: &Stop) -> bool {
         let (when_refused, state) = (self.settings.profile.routes.when_refused, self.health.state());
         let Some(reason) = self.health.refusal.stays_for(stop, when_refused, state) else { return false };
-        // Without this, the proof's timer would let a refused session count as up.
+        // The proof is reset, because its timer would otherwise make the refused session count as up.
         self.sessions.forget_proof();
         self.sessions.connections.abort_race(&self.sessions.worker).await;
         self.sessions.end_move().await;
@@ -256,7 +257,7 @@ impl Daemon {
         self.sessions.ask_again().await
     }
 
-    /// Checks whether the exit in use has the key that it has named.
+    /// Opens a connection that checks whether the exit in use has the next key that it has announced.
     pub(super) async fn check_next_key(&mut self) {
         if self.health.is_up() {
             let Self { settings, sessions, host, .. } = self;
@@ -264,7 +265,7 @@ impl Daemon {
         }
     }
 
-    /// Applies the roster that is known now, and stores it.
+    /// Applies the current roster to exits, look-ups and kill switch, and stores it.
     pub(super) async fn follow_roster(&mut self) {
         let now = Instant::now();
         let Self { settings, sessions, exit_news, host, .. } = self;
@@ -273,7 +274,7 @@ impl Daemon {
         exit_news.keep_fleet().await;
         let listed = host.listed_resolvers().await;
         if exit_news.fleet.has_names() && kill_switch::names_all_by_address(&settings.profile) {
-            // No name servers were needed at the start.
+            // The daemon has not read the name servers at its start, because no exit had to be looked up then.
             sessions.connections.lookups.ask(NameServers::find(Some(self.helper.clone())).await);
         }
         let exits = &sessions.connections.exits;
@@ -365,7 +366,7 @@ impl Daemon {
             return Ok(());
         }
         self.sessions.run_race(&mut self.host.lockdown).await?;
-        // The exit in use may have leased one of these addresses to this client.
+        // One of the found addresses may be the one that the exit in use has leased to this client.
         if let Err(error) = self.give_up_taken_lease().await {
             tracing::warn!("{error:#}");
         }
@@ -383,8 +384,7 @@ impl Daemon {
     }
 }
 
-/// Warns about prefixes of the profile that the exit does not route to this host. The exit's operator decides
-/// about these.
+/// Warns about prefixes of the profile that the exit does not route to this host, because its operator has not allowed them.
 fn warn_of_refused_prefixes(profile: &ClientProfile, welcome: &SessionGrant) {
     for prefix in profile.routes.prefixes.iter().filter(|prefix| !welcome.prefixes.contains(prefix)) {
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! Owns the sessions with the exits: the one in use, the one beside it while the client moves, and the connections of both.
+//! Owns the sessions with the exits: the session in use, a second session while the client moves, and the connections of both.
 //!
 //! This file begins and ends sessions, and handles what their connections need. `sessions/moving.rs` moves from one exit to
 //! another, `sessions/proof.rs` decides whether a session carries packets, and `sessions/reports.rs` handles the workers'
@@ -30,11 +30,10 @@ use crate::probe::{EchoSockets, Probe};
 use warren_tun::Queue;
 use warren_tunnel::{Forwarding, SessionRoute, SharedCommand, WorkerHandle};
 
-/// How long to wait until the worker has sent the last packets of the host's connections.
+/// How long to wait at most until the workers have sent the last packets of the host's connections.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// A stop should take one second. Even if both of its waits take their whole time, at least 300 ms are left for
-/// restoring the host.
+/// A stop should take at most one second. Even if both waits last until their limits, 300 ms are left for restoring the host.
 const _: () = assert!(LAST_WORDS.as_millis() + SHUTDOWN_TIMEOUT.as_millis() <= 700);
 
 /// The sessions with the exits.
@@ -63,7 +62,7 @@ pub(super) enum Followed {
     Nothing,
     /// One of the session's actions was carried out.
     Action,
-    /// The second session was the old one, and is lost. The session in use may have been on trial until now.
+    /// The old session of a move is lost. The client can no longer switch back to it, even if the new session is still on trial.
     OldLost,
 }
 
@@ -91,7 +90,7 @@ impl Sessions {
         [self.pair.due(), self.moves.plan.due(), self.proof.due()].into_iter().flatten().min()
     }
 
-    /// Handles the sessions' timers. The timers of a move between them follow with the sessions' actions.
+    /// Handles the sessions' timers. The timers of a move are handled together with the sessions' actions.
     pub(super) fn handle_timeouts(&mut self) {
         let now = Instant::now();
         for which in [Which::InUse, Which::Beside] {
@@ -101,7 +100,7 @@ impl Sessions {
         }
     }
 
-    /// Begins a new session. It finds its own way to an exit, independently of an earlier session's connections.
+    /// Begins a new session, for which a race finds an exit and an address. The address of an earlier session is not reused.
     pub(super) fn begin(&mut self, now: Instant) {
         self.connections.forget_way();
         self.forget_proof();
@@ -110,14 +109,14 @@ impl Sessions {
         self.pair.begin(now);
     }
 
-    /// Says goodbye to the exits, and drops all other actions of the sessions.
+    /// Sends a Goodbye to the exits, and drops all other actions of the sessions.
     pub(super) async fn stop(&mut self) {
         self.end_move().await;
         self.pair.in_use.machine.stop(Instant::now());
         self.close_unwanted().await;
     }
 
-    /// Says goodbye to the exit, and ends the session with its connections and searches. The host stays as it is.
+    /// Sends a Goodbye to the exit, and ends the session, its connections, races and look-ups. Changes nothing on the host.
     pub(super) async fn end(&mut self) {
         self.stop().await;
         self.connections.abort_race(&self.worker).await;
@@ -126,8 +125,8 @@ impl Sessions {
         self.forget_grant().await;
     }
 
-    /// Leaves the exit in use for the one that `choose` selects, where a new session begins. Returns the endpoint that it has
-    /// left.
+    /// Leaves the exit in use for the one that `choose` selects, and begins a new session there. Returns the endpoint of the exit
+    /// that was left.
     pub(super) async fn leave(&mut self, now: Instant, choose: impl FnOnce(&mut Exits)) -> String {
         let from = self.connections.endpoint().to_string();
         self.stop().await;
@@ -136,7 +135,7 @@ impl Sessions {
         from
     }
 
-    /// Goes on with another exit that may accept this client, because the exit in use refuses this client for good. Returns false
+    /// Switches to another exit that may accept this client, because the exit in use refuses this client for good. Returns false
     /// if there is no other exit.
     pub(super) fn goes_on_elsewhere(&mut self, stop: &Stop) -> bool {
         // If a newer session with the same key has replaced this one, the client tries no other exit. Two hosts with one key would
@@ -150,7 +149,8 @@ impl Sessions {
         true
     }
 
-    /// Asks the exits again, beginning with the first. To the exits, this looks like another client process.
+    /// Asks the exits again, beginning with the first. Uses a new nonce, so the exits treat this process as another client
+    /// process.
     pub(super) async fn ask_again(&mut self) -> anyhow::Result<()> {
         // An exit remembers a client process that was replaced by another host, and refuses it.
         self.pair.renew_nonce()?;
@@ -169,8 +169,7 @@ impl Sessions {
                 "connections through the tunnel could not be ended and may continue outside it: {error}; restart the programs that use them"
             );
         }
-        // A worker that answers has read those packets. The wait has a limit, because a worker that hangs
-        // never answers.
+        // Once a worker answers, it has read those packets. The wait has a limit, because a worker that hangs never answers.
         drop(tokio::time::timeout(LAST_WORDS, self.worker.snapshot()).await);
     }
 
@@ -178,7 +177,7 @@ impl Sessions {
     pub(super) async fn end_move(&mut self) {
         let Some(moved) = self.moves.under_way.take() else { return };
         match self.moves.plan.end() {
-            // The fleet's store may have told the session's exit that the client is elsewhere.
+            // The fleet's store may have told the exit in use that the client has a newer session at another exit.
             true => self.pair.stay(),
             false => tracing::info!("moved to {}: the session at {} is over", moved.to, moved.from),
         }
@@ -192,7 +191,7 @@ impl Sessions {
                 self.worker.send_all(SharedCommand::EndSession { session }).await;
             }
         }
-        // The rules are removed last, because without them the workers cannot decide which of two sessions a
+        // The move's rules are removed after the session, because without them the workers cannot decide which of two sessions a
         // packet takes.
         self.worker.send_all(SharedCommand::Move { moving: None }).await;
     }
@@ -200,7 +199,7 @@ impl Sessions {
     /// Prepares for a new grant of the exit in use. The exit has replaced the session, and the new session may have other
     /// addresses.
     pub(super) async fn replace(&mut self) {
-        // The move's rules name the earlier session.
+        // A move ends first, because its rules contain the number of the session that was replaced.
         self.end_move().await;
         self.moves.plan.stay();
         self.forget_grant().await;
@@ -252,8 +251,8 @@ impl Sessions {
         index: u32,
     ) -> anyhow::Result<bool> {
         let ordered = self.connections.order_for(which);
-        // Connection 0 finds a way to an exit by a race. The other connections take the same way, and so do all connections of the
-        // session beside.
+        // For connection 0, a race finds an exit and an address. The session's other connections use the same address. All
+        // connections of the second session use the address of its connection 0.
         if which == Which::InUse && (index == 0 || ordered.is_none()) {
             self.start_race(lockdown, Purpose::Attempt).await?;
             return Ok(self.connections.has_raced_once());
@@ -278,7 +277,7 @@ impl Sessions {
         true
     }
 
-    /// Carries out the remaining sends and closes of a session that ends or moves.
+    /// Carries out the remaining actions of the session in use that send or close. Drops all other actions.
     async fn close_unwanted(&mut self) {
         while let Some(action) = self.pair.in_use.machine.poll_action() {
             self.send_or_close(Which::InUse, action).await;
@@ -331,21 +330,21 @@ impl Sessions {
         self.run_race(lockdown).await
     }
 
-    /// Begins the race's connections that are due. Tells the session if every way has failed.
+    /// Begins the race's connections that are due. Tells the session if all addresses have failed.
     pub(super) async fn run_race(&mut self, lockdown: &mut Lockdown) -> anyhow::Result<()> {
         let ended = self.connections.run_race(&self.worker, lockdown).await?;
         self.tell(ended);
         Ok(())
     }
 
-    /// Asks whether an exit that is preferred to the one in use is back.
+    /// Starts a race to find out whether an exit that is preferred to the one in use is back.
     pub(super) async fn ask_for_failback(&mut self, lockdown: &mut Lockdown) -> anyhow::Result<()> {
         self.connections.asks_for_failback(Instant::now());
         self.start_race(lockdown, Purpose::Failback).await
     }
 
-    /// Asks the exits for a sign of life, because this host's network has changed or the host has slept. This also tells the exit
-    /// the client's new address.
+    /// Pings the exits on every connection, because this host's network has changed or the host has slept. The ping also shows
+    /// the exit the client's new address.
     pub(super) async fn hurry(&mut self) {
         self.worker.send_all(SharedCommand::Rouse).await;
         self.pair.in_use.machine.hurry(Instant::now());
@@ -402,7 +401,7 @@ impl Sessions {
             true => self.moves.plan.asks(Which::InUse),
             false => self.moves.plan.unanswered(now, Which::InUse),
         }
-        // A session on trial must prove that it carries packets. Any other session is finally used even without a proof.
+        // The session counts as up without a proof after a while, unless it is on trial.
         if starts && !is_trying {
             self.proof.asks(now);
         }
@@ -425,7 +424,7 @@ impl Sessions {
     }
 }
 
-/// Returns the facts that the workers must know about a session.
+/// Returns the part of a grant that the workers need.
 fn route_of(welcome: &SessionGrant) -> SessionRoute {
     SessionRoute {
         ipv4: welcome.ipv4.map(|(address, _)| address),

@@ -39,8 +39,8 @@ fn source_towards(remote: SocketAddr) -> Option<IpAddr> {
 fn sentence(links: &[OutsideLink], remote: Option<SocketAddr>, source: Option<IpAddr>) -> Option<String> {
     let to = remote.map_or_else(|| "the internet".to_owned(), |remote| remote.to_string());
     if let Some(source) = source {
-        // The kernel keeps the routes of a device that has lost its carrier, so a route alone does not prove
-        // anything.
+        // The kernel keeps the routes of a device that has lost its carrier, so a route alone does not prove that the device
+        // works.
         let link = links.iter().find(|link| link.addresses.contains(&source))?;
         return (!link.has_carrier).then(|| {
             format!(

@@ -10,8 +10,8 @@ use crate::learnt_keys::LearntKeys;
 use warren_config::{ClientProfile, RemoteExit};
 
 impl Exits {
-    /// Adds the exits of the fleet's roster. Each is accepted by its key in the roster, which counts only for that exit's
-    /// endpoints. The profile's exits are also accepted by the keys that this client has learnt.
+    /// Adds the exits of the fleet's roster. For an endpoint from the roster, only that exit's key in the roster is accepted. For
+    /// the profile's exits, learnt keys are also accepted.
     pub(crate) fn follow(&mut self, profile: &ClientProfile, learnt: &LearntKeys, fleet: &Fleet) {
         let of_profile = profile.exits().count();
         let members = fleet.roster().into_iter().flat_map(|roster| &roster.exits);
@@ -26,7 +26,7 @@ impl Exits {
         for (place, entry) in self.entries.iter_mut().enumerate() {
             let of_roster = endpoints.iter().find(|(_, exit)| exit.endpoint == entry.exit.endpoint);
             let pinned = profile.exits().nth(place).map(|exit| learnt.accepted(exit)).unwrap_or_default();
-            // The roster may know an exit of the profile by another endpoint. It is the same exit if it has the same key.
+            // The roster may list an exit of the profile with another endpoint. Both are the same exit if they have the same key.
             let has_its_key =
                 |(member, _): &&(&RosterExit, _)| member.public_keys.iter().any(|key| pinned.contains(key));
             let member = of_roster.or_else(|| endpoints.iter().find(has_its_key));
@@ -65,7 +65,7 @@ impl Exits {
             entry.rank = match of_member {
                 _ if is_asked_for => 0,
                 Some(choice) if chooses => 1 + choice,
-                // An exit that the roster lacks may be out of service.
+                // An exit of the profile that is not in the roster may be out of service, so it is tried last.
                 None if chooses => 1 + members.len(),
                 _ if place < of_profile => 1 + place,
                 other => 1 + of_profile + other.unwrap_or(members.len()),

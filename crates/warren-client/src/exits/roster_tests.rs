@@ -1,4 +1,4 @@
-//! Tests of how the roster's exits take part.
+//! Tests of the roster's exits among all exits.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -31,7 +31,7 @@ fn roster_s_keys_are_believed_for_its_endpoints_and_those_of_the_profile_stay() 
     assert_eq!((exits.member(0), exits.member(1), exits.count()), (Some("a"), Some("b"), 2));
     assert!(exits.have("192.0.2.2:443".parse().unwrap()) && !exits.have("192.0.2.2:444".parse().unwrap()));
 
-    // The second exit leaves, and the first has another key.
+    // The second exit leaves the roster, and the first exit gets another key.
     let other = public();
     exits.use_exit(1);
     exits.follow(
@@ -115,7 +115,7 @@ fn profile_with_one_exit_chooses_and_does_not_go_back_for_the_sake_of_it() {
     assert_eq!(exits.order(Instant::now()), [1, 2, 0]);
     exits.use_exit(2);
     assert!(exits.preferred().is_empty() && exits.is_home(2));
-    // Unless the user has asked for an exit.
+    // The client does not choose if the user has asked for an exit.
     exits.ask_for(Some("c".to_owned()));
     exits.follow(&world.profile, &world.learnt(), &fleet);
     exits.use_first();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use warren_host::dns::{self, DnsFacts, Servers};
 
-/// Warns that a full tunnel sets no resolver and does not reach this host's own. `None` if one is reached.
+/// Warns that a full tunnel sets no resolver although it cannot reach this host's own ones. `None` if it can reach at least one.
 ///
 /// `named` are the resolvers that stay in use, without those on this host itself. If `is_guarded`, no query leaves outside the
 /// tunnel.
@@ -32,7 +32,8 @@ pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr], is_guarde
     ))
 }
 
-/// Warns that names below the profile's domains are not looked up through the tunnel. `None` if a resolver inside is asked.
+/// Warns that names below the profile's domains are not looked up through the tunnel. `None` if at least one resolver is reached
+/// through the tunnel.
 pub(super) fn without_resolver_of(
     domains: &[String],
     facts: &DnsFacts<'_>,
@@ -67,7 +68,8 @@ pub(super) fn without_resolver_of(
     Some(format!("names below {} are not looked up through the tunnel: {why}; {advice}", domains.join(", ")))
 }
 
-/// Warns that the exit's resolvers are on this host's own networks, where no query may go. `None` if the tunnel reaches one.
+/// Warns that the exit's resolvers are on this host's own networks, to which no query may be sent. `None` if the tunnel reaches
+/// at least one.
 ///
 /// The exclusions in `facts` include this host's own networks.
 pub(super) fn exits_outside(facts: &DnsFacts<'_>, chosen: &[IpAddr]) -> Option<String> {
@@ -80,7 +82,7 @@ pub(super) fn exits_outside(facts: &DnsFacts<'_>, chosen: &[IpAddr]) -> Option<S
     ))
 }
 
-/// Warns that a network of the LAN has the addresses of listed resolvers, which are reached through the tunnel all the same.
+/// Warns that addresses of listed resolvers belong to a network of the LAN. They are reached through the tunnel nevertheless.
 /// `None` if `claimed` is empty.
 pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
     let first = claimed.first()?;
@@ -96,8 +98,8 @@ pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
 /// Warns that queries leave outside a full tunnel although the profile does not ask for that. `None` if no query
 /// leaves outside.
 ///
-/// `asked` are the resolvers on other hosts that this host asks while the tunnel is up. The exclusions in `facts` are only
-/// those of the profile.
+/// `asked` are the resolvers on other hosts to which this host sends queries while the tunnel is up. The exclusions in `facts`
+/// are only those of the profile.
 pub(super) fn asked_outside(facts: &DnsFacts<'_>, asked: &[IpAddr]) -> Option<String> {
     let is_excluded = |resolver: &&IpAddr| facts.exclude.iter().any(|network| network.contains(*resolver));
     let outside: Vec<String> = asked
@@ -123,7 +125,7 @@ fn is_reachable(facts: &DnsFacts<'_>, resolver: IpAddr, is_guarded: bool) -> boo
         facts.include.iter().any(|network| network.prefix_len() > 0 && network.contains(&resolver));
     let (has_lease, is_private) = match resolver {
         IpAddr::V4(address) => (facts.has_ipv4, address.is_private() || address.is_link_local()),
-        // The kernel sends to a link-local address on its link, whatever the routing tables say.
+        // The kernel sends packets to a link-local address on its link and does not use the routing tables for them.
         IpAddr::V6(address) if address.is_unicast_link_local() => return !is_guarded,
         IpAddr::V6(address) => (facts.has_ipv6, address.is_unique_local()),
     };

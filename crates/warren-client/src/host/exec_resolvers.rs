@@ -29,8 +29,7 @@ impl ExecResolvers {
         self.of_exit.clone_from(&welcome.dns);
     }
 
-    /// The resolvers inside. All packets of a program inside go into the tunnel, so it can reach any of these
-    /// resolvers.
+    /// The resolvers of programs inside. They can reach any resolver, because all their packets go into the tunnel.
     pub(super) fn inside(&self) -> Vec<IpAddr> {
         match &self.wanted {
             Servers::Listed(listed) if !listed.is_empty() => listed.clone(),

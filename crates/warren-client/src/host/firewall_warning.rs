@@ -1,4 +1,4 @@
-//! The warning about everything that does not work on a client's host without nft.
+//! The warning about features that do not work on a client's host without nft.
 
 use ipnet::IpNet;
 use warren_host::dns;

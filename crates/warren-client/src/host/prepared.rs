@@ -6,7 +6,7 @@ use warren_tun::Queue;
 
 use crate::device::{DeviceSettings, TunDevice, Void};
 
-/// The MTU until the plan sets the session's MTU. IPv6 needs at least this much (RFC 8200 section 5).
+/// The devices' MTU until the plan sets the session's MTU. It is the minimum MTU of IPv6 (RFC 8200 section 5).
 const UNTIL_THEN: u16 = 1280;
 
 /// Both devices. Dropping this deletes them.

@@ -13,7 +13,8 @@ use crate::stub::{self, Stub};
 impl HostSetup {
     /// Makes the host's programs ask the tunnel's resolvers. Call it once the tunnel's routes lead to them.
     ///
-    /// `anew` sets them again although they are set already, because systemd-resolved forgets them with a device that was deleted.
+    /// If `anew`, sets the resolvers even if they are set already, because systemd-resolved forgets the resolvers of a deleted
+    /// device.
     pub(super) async fn set_dns(&mut self, servers: Vec<IpAddr>, anew: bool) -> anyhow::Result<()> {
         if servers.is_empty() {
             self.restore_dns().await?;
@@ -26,8 +27,8 @@ impl HostSetup {
         }
         let Some(standing) = &self.standing else { return Ok(()) };
         let Some(helper) = &self.helper else { return Ok(()) };
-        // This comes before any program is told to ask the stub. Until then, the stub asks the host's own resolvers for the
-        // tunnel's names too.
+        // The stub learns the tunnel's resolvers before any program is told to ask the stub. Without them, it would ask the
+        // host's own resolvers for the tunnel's names too.
         if let Some(stub) = &self.stub {
             stub.ask(&servers, &self.settings.domains);
         }
@@ -43,10 +44,11 @@ impl HostSetup {
         }
     }
 
-    /// Returns the limits to the profile's domains. `None` if the profile names no domains.
+    /// Returns the stub's address and the domains to which the profile limits the tunnel's resolvers. `None` if the profile names
+    /// no domains.
     pub(super) fn split(&self) -> Option<SplitDns> {
         let domains = self.settings.domains.clone();
-        // A dry run has no stub, and shows the address that would be tried first.
+        // A dry run has no stub, so it shows the address that a stub would try first.
         let stub = self.stub.as_ref().map_or(stub::FIRST, Stub::address);
         (!domains.is_empty()).then_some(SplitDns { domains, stub })
     }
@@ -85,8 +87,8 @@ impl HostSetup {
         let is_guarded = standing.is_some_and(|standing| is_guarded(&self.settings, &standing.facts));
         let include = standing.map_or(&self.settings.include, |standing| &standing.facts.include);
         let with_lan = DnsFacts { include, ..self.dns_facts(welcome, lan) };
-        // Rules that keep queries inside the tunnel also block queries to a resolver on the LAN, which could be
-        // reached without these rules.
+        // The rules that keep queries inside the tunnel also block queries to a resolver on the LAN that could otherwise be
+        // reached.
         let unreached = match servers.is_empty() {
             true => dns_warnings::without_resolver(&with_lan, &listed, is_guarded),
             false if is_guarded => dns_warnings::exits_outside(&with_lan, &servers),
@@ -101,7 +103,7 @@ impl HostSetup {
         self.warnings.trouble = trouble;
     }
 
-    /// Checks whether the LAN has the address of a listed resolver. Warns if there is a new problem.
+    /// Checks whether the address of a listed resolver belongs to a network of the LAN. Warns if there is a new problem.
     pub(super) fn check_claimed_resolvers(&mut self) {
         // The plan lists claimed resolvers after the profile's own networks.
         let listed = self.settings.include.len();

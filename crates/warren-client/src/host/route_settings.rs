@@ -9,20 +9,20 @@ use warren_session::client::SessionGrant;
 
 use warren_config::{ClientProfile, Lan};
 
-/// The profile's settings for the ways of packets and DNS queries.
+/// The profile's settings for routes and DNS resolvers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RouteSettings {
     pub(super) include: Vec<IpNet>,
-    /// Whether the exit names the networks of `include`.
+    /// Whether the exit chooses the networks in `include`.
     pub(super) of_exit: bool,
     pub(super) exclude: Vec<IpNet>,
     pub(super) lan: bool,
-    /// Whether queries to the LAN's resolvers are refused although the profile leaves this host's resolvers alone, or lists one outside.
+    /// Whether queries to the LAN's resolvers are blocked even if the profile sets no resolvers, or lists one outside the tunnel.
     pub(super) lan_without_dns: bool,
     pub(super) servers: Servers,
     /// Whether `warren exec` can put programs inside or outside of the tunnel.
     pub(super) exec: bool,
-    /// Names below these domains are looked up at the tunnel's resolvers. If empty, all names are.
+    /// Names below these domains are looked up at the tunnel's resolvers. If the list is empty, all names are looked up there.
     pub(super) domains: Vec<String>,
     pub(super) allowed_forwards: Vec<Ports>,
 }
@@ -30,7 +30,7 @@ pub(super) struct RouteSettings {
 impl RouteSettings {
     /// `is_closed` tells whether the kill switch is closed.
     pub(super) fn of(profile: &ClientProfile, is_closed: bool) -> Self {
-        // Without nft, nothing can keep queries to the LAN's resolvers inside. So the LAN is reachable only if the profile
+        // Without nft, nothing can block queries to the LAN's resolvers. So the LAN is reachable only if the profile explicitly
         // asks for it.
         let lan_without_dns = profile.routes.lan == Lan::UnlessKillSwitch;
         let is_safe = !lan_without_dns || warren_host::has_nft();
@@ -47,7 +47,8 @@ impl RouteSettings {
         }
     }
 
-    /// Applies the networks that the exit names, if the profile leaves them to the exit. Returns whether they have changed.
+    /// Applies the networks that the exit has chosen, if the profile leaves the choice to the exit. Returns whether they have
+    /// changed.
     pub(super) fn take_routes(&mut self, welcome: &SessionGrant) -> bool {
         let is_news = self.of_exit && self.include != welcome.routes;
         if is_news {

@@ -23,7 +23,7 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Changes the applied plan into `plan`. Returns everything that had to be restored around a recreated device.
+    /// Changes the applied plan into `plan`. If the device was recreated, returns the entries that had to be restored around it.
     pub(super) async fn change(&mut self, plan: &Plan, device_is_new: bool) -> anyhow::Result<Vec<Missing>> {
         let mut made = Vec::new();
         if device_is_new {
@@ -34,8 +34,8 @@ impl Standing {
         Ok(made)
     }
 
-    /// Chooses priorities that go before other programs' rules that lead around the tunnel. Returns a message for the user if no
-    /// such priority is free.
+    /// Chooses rule priorities in front of other programs' policy rules that bypass the tunnel. Returns a message for the user if
+    /// no such priority is free.
     pub(super) async fn stay_in_front(&mut self) -> anyhow::Result<Option<String>> {
         let facts = &mut self.facts;
         let place = self.host.place(&facts.tunnel(), facts.slot, facts.band).await?;
@@ -88,13 +88,13 @@ pub(super) fn plan(profile: &str, settings: &RouteSettings, facts: &PlanFacts) -
     plan
 }
 
-/// Whether firewall rules keep DNS queries from leaving outside the tunnel, whatever networks the LAN has. A host without nft cannot
-/// have them.
+/// Whether firewall rules keep DNS queries from leaving outside the tunnel. This does not depend on the LAN's networks. A host
+/// without nft cannot have such rules.
 pub(super) fn is_guarded(settings: &RouteSettings, facts: &PlanFacts) -> bool {
     facts.firewall.is_some() && dns::needs_guard(&settings.include, &settings.exclude, &settings.servers)
 }
 
-/// The band of priorities in front of all rules that lead around the tunnel.
+/// The band of rule priorities in front of all policy rules that bypass the tunnel.
 ///
 /// # Errors
 /// When no priority is free. The error says what to do.

@@ -1,4 +1,4 @@
-//! A grant without addresses. Applying it makes the tunnel's networks unreachable until an exit grants a lease.
+//! Grants without a leased address, which block the tunnel's traffic until an exit grants a lease.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use warren_session::client::SessionGrant;
 /// The device's MTU until an exit grants one. Warren's exits grant the same value (`INNER_MTU`).
 const MTU: u16 = 1380;
 
-/// Returns a Welcome that grants only an IPv4 address that no host uses (RFC 7600). With it, the tunnel's routes lead to its
-/// device.
+/// Returns a Welcome that grants only an IPv4 address that no host uses (RFC 7600). With this address, the plan routes the
+/// tunnel's networks to its device instead of making them unreachable.
 pub(super) fn nothing_granted_yet() -> SessionGrant {
     SessionGrant { ipv4: Some((Ipv4Addr::new(192, 0, 0, 8), 32)), ..nothing_granted() }
 }
 
-/// A Welcome that grants nothing. For a tunnel without addresses, the plan has routes of type `unreachable`.
+/// A Welcome that grants no addresses. For such a tunnel, the plan has routes of type `unreachable`.
 pub(super) fn nothing_granted() -> SessionGrant {
     SessionGrant {
         session: 0,

@@ -1,4 +1,4 @@
-//! The parts of DNS messages that a stub resolver reads (RFC 1035 section 4). The rest passes through it unchanged.
+//! The parts of DNS messages that a stub resolver reads (RFC 1035 section 4). All other parts pass through the stub unchanged.
 
 use std::io;
 
@@ -22,8 +22,7 @@ impl Question {
     /// # Errors
     /// The answer to a query that cannot be read. `None` if the message is not a query.
     pub(super) fn of(query: &[u8]) -> Result<Self, Option<Vec<u8>>> {
-        // Only the question is read. All other records pass through, even those that the library does not
-        // know.
+        // Only the question is read. All other records pass through unread, even those of types that the library does not know.
         let mut copy = query.to_owned();
         copy.get_mut(6..HEADER).ok_or(None)?.fill(0);
         let is_response = copy.get(2).is_none_or(|flags| flags & 0x80 != 0);
@@ -42,10 +41,10 @@ impl Question {
             name.extend_from_slice(label);
         }
         name.push(0);
-        // A type and a class follow.
+        // The type and the class, of two bytes each, follow the name.
         let bytes = query.get(HEADER..HEADER + name.len() + 4).ok_or_else(refused)?.to_owned();
-        // A pointer in the name is refused, because a resolver could follow it to another place than the
-        // library does.
+        // A query with a compression pointer in its name is refused, because a resolver could read another name from the pointer
+        // than the library does.
         let is_plain = bytes.get(..name.len()).is_some_and(|bytes| bytes.eq_ignore_ascii_case(&name));
         if is_plain { Ok(Self { labels, bytes }) } else { Err(refused()) }
     }
@@ -70,7 +69,7 @@ impl Question {
     /// A resolver's answer with the ID that the client of the stub has chosen.
     ///
     /// # Errors
-    /// When one of the two has no ID.
+    /// When the answer or the query is too short to have an ID.
     pub(super) fn with_clients_id(&self, answer: &[u8], query: &[u8]) -> io::Result<Vec<u8>> {
         let id = query.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
         with_id(answer, *id)
@@ -94,7 +93,7 @@ impl Question {
     }
 }
 
-/// The answer that no resolver could be asked.
+/// Returns the stub's own answer (SERVFAIL) for the case that no resolver could be asked.
 pub(super) fn failure(query: &[u8], question: &Question) -> Option<Vec<u8>> {
     Some(answer(&header_of(query)?, RCODE::ServerFailure, &question.bytes))
 }
@@ -103,7 +102,7 @@ fn header_of(message: &[u8]) -> Option<[u8; HEADER]> {
     message.first_chunk().copied()
 }
 
-/// An answer without records to the query with this header.
+/// Returns an answer without records, with the ID and the "recursion desired" flag of a query's header.
 fn answer(header: &[u8; HEADER], code: RCODE, question: &[u8]) -> Vec<u8> {
     let [id_high, id_low, flags, ..] = *header;
     let mut reply = Packet::new_reply(u16::from_be_bytes([id_high, id_low]));
@@ -132,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// A query for an address with an EDNS record behind it.
+    /// A query for an address, with an EDNS record in the additional section.
     fn query(name: &str) -> Vec<u8> {
         let mut query = vec![7, 8, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1];
         for label in name.split('.').filter(|label| !label.is_empty()) {

@@ -3,8 +3,8 @@
 use warren_config::ProfileName;
 use warren_control::status::{ClientStatus, Status};
 
-/// Returns the line, such as `connected to home, 12 ms, IPv4 and IPv6`. If the profile `has_other_exits`, or its fleet has, the
-/// line names the one in use. Parts that the status lacks are left out.
+/// Returns the line, such as `connected to home, 12 ms, IPv4 and IPv6`. If the profile (`has_other_exits`) or its fleet has other
+/// exits, the line contains the name of the exit in use. Parts that are missing from the status are left out.
 pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<&Status>) -> String {
     let client = status.and_then(|status| status.client.as_ref());
     if let Some(network) = client.and_then(|client| client.resting.as_ref()) {
@@ -24,8 +24,8 @@ pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<
     format!("connected to {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 
-/// The shortest round trip of the connections. Below 10 ms, it is in tenths of a millisecond, otherwise in
-/// whole milliseconds.
+/// Formats the shortest round-trip time of the connections: below 10 ms in tenths of a millisecond, otherwise in whole
+/// milliseconds.
 fn round_trip(status: &Status) -> Option<String> {
     let shortest = status.shortest_rtt_ms()?;
     // From 9.95 ms on, one digit after the point would print as "10.0".
@@ -119,7 +119,7 @@ mod tests {
             rtt_ms: *rtt_ms,
             ..ConnectionStatus::default()
         };
-        // This connection belongs to the session at another exit, to which the client moves.
+        // This connection belongs to the second session, at the exit to which the client moves.
         let beside = ConnectionStatus { session: Some(2), rtt_ms: 0.1, ..ConnectionStatus::default() };
         let connections = round_trips.iter().map(connection).chain([beside]).collect();
         Status { connections, ..Status::client(client, observed) }

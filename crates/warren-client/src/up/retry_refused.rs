@@ -41,7 +41,7 @@ pub(super) async fn up(
     let deadline = Instant::now() + timeout;
     loop {
         let status = match ask_status(&directory.socket()).await {
-            // If the profile now says when_refused = "open", the daemon ends at the next refusal.
+            // If the changed profile has when_refused = "open", the daemon ends at the next refusal.
             Err(AskError::NotRunning) => {
                 let ended =
                     "the daemon ended before traffic flowed; run `warren up` again to connect".to_owned();

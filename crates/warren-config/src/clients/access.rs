@@ -12,7 +12,7 @@ pub(super) const MODE: u32 = 0o600;
 /// Refuses a file that others may write, because they could enrol any client.
 pub(super) fn refuse_what_others_write(path: &Path, metadata: &Metadata) -> Result<(), ConfigError> {
     let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
-    // Write permission for the group or for others.
+    // The bits for write permission of the group and of others.
     if mode & 0o022 != 0 {
         let sentence = format!(
             "may be written by other users (mode {mode:04o}); check which clients it lists, then run: chmod 600 {}",

@@ -1,4 +1,4 @@
-//! One line of the clients' store: a transaction, with a checksum that distinguishes a torn line from a whole one.
+//! One line of the clients' store: a transaction with a checksum, by which an incompletely written line is recognised.
 //!
 //! A line has the form `CHECKSUM JSON`. The checksum is the first 16 hexadecimal digits of the SHA-256 of the JSON.
 //! The JSON is an array. Each element is a row to set, or the key of a row to remove.
@@ -8,8 +8,7 @@ use std::fmt::Write as _;
 use aws_lc_rs::digest::{SHA256, digest};
 use warren_session::clients::RowChange;
 
-/// Hexadecimal digits of a line's checksum. They are 64 bits, so a torn line is mistaken for a whole one in one of 2^64
-/// cases.
+/// Number of hexadecimal digits of a line's checksum. With 64 bits, a torn line passes as complete in one of 2^64 cases.
 const CHECKSUM: usize = 16;
 
 /// Appends a transaction's line, with its line break.
@@ -26,7 +25,7 @@ pub(super) fn write<'a>(
     Ok(())
 }
 
-/// Reads a line without its line break. `None` if it is torn or was edited.
+/// Reads a line without its line break. `None` if the line is torn or was edited.
 pub(super) fn read(line: &[u8]) -> Option<Vec<RowChange>> {
     let (shown, rest) = line.split_at_checked(CHECKSUM)?;
     let json = rest.strip_prefix(b" ")?;

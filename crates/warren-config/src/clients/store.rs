@@ -1,9 +1,9 @@
 //! The clients' store: an append-only file of transactions, `clients.store` beside `clients.toml`.
 //!
-//! The first line names the format. Each later line is a transaction ([`super::record`]), and later lines win. A change appends
-//! one line with one write and one sync. Once the file has many outdated lines, it is replaced by a snapshot with a line for
-//! each row. So a copy of the file is consistent at any moment. A torn last line belongs to a change that was not reported as
-//! made.
+//! The first line names the format. Each further line is a transaction ([`super::record`]). If several lines set the same row,
+//! the last one counts. A change appends one line with one write and one sync. Once the file has many outdated lines, it is
+//! replaced by a snapshot with a line for each row. So a copy of the file is consistent at any moment. If the last line is torn,
+//! its change was never reported as successful, and is ignored.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -27,7 +27,7 @@ const NAME: &str = "warren-clients";
 /// The newest format. The second word of the file is the oldest format that can hold its rows.
 const FORMAT: u32 = 2;
 
-/// The format of a file without WireGuard clients and without forwards, which earlier versions read too.
+/// The format of a file without WireGuard clients and forwards. Earlier versions can read it too.
 const FIRST_FORMAT: u32 = 1;
 
 /// The longest line that is read.
@@ -36,25 +36,25 @@ const MOST_LINE: u64 = 4 * 1024 * 1024;
 /// Maximum length of a line that is written. A larger transaction becomes a snapshot, which is atomic too.
 const LONGEST: usize = 1024 * 1024;
 
-/// Minimum number of outdated rows that makes a snapshot due. A registry with more rows than that needs as many outdated rows as
-/// it has rows. So the cost of snapshots per change stays low.
+/// A snapshot is due once there are this many outdated rows, or as many outdated rows as current ones if that is more. So the
+/// cost of snapshots per change stays low.
 const OUTDATED: usize = 10_000;
 
-/// The store of an exit that holds its lock, and the state of the file as this process knows it.
+/// The store of an exit that holds the registry's lock, and the state in which this process left the file.
 #[derive(Debug)]
 pub struct ClientStore {
     path: PathBuf,
     /// The file as this process left it. `None` if there was no file.
     known: Option<Identity>,
-    /// The format that the file names.
+    /// The format in the file's first line.
     format: u32,
-    /// `None` if the file must be replaced as a whole.
+    /// The end of the file, for appending. `None` if the file must be replaced as a whole by the next change.
     tail: Option<Tail>,
     /// The mark of the last import ([`super::ClientsImport::mark`]).
     imported: String,
     /// Rows that were appended since the last snapshot.
     appended: usize,
-    /// How many appended rows make the next snapshot due.
+    /// The number of appended rows at which the next snapshot is due.
     snapshot_at: usize,
 }
 
@@ -65,7 +65,7 @@ impl ClientStore {
     /// Opens the store to change it. A missing file means no clients. The caller holds the lock.
     ///
     /// # Errors
-    /// When the file cannot be read, is damaged, or is not for this version.
+    /// When the file cannot be read, is damaged, or has a format that is newer than this version.
     pub fn open(path: PathBuf) -> Result<(Self, ClientRegistry), ConfigError> {
         let file = match open_plain_to_write(&path) {
             Err(error) if is_missing(&path, &error) => {
@@ -118,7 +118,7 @@ impl ClientStore {
     /// Makes a transaction durable. `all` are the rows of the whole registry, with or without `changes`.
     ///
     /// # Errors
-    /// When the file was changed by somebody else, or cannot be written. In that case the store is unchanged.
+    /// When another program has changed the file, or it cannot be written. In that case the store is unchanged.
     pub fn save<Rows>(&mut self, changes: &[RowChange], all: impl Fn() -> Rows) -> Result<(), ConfigError>
     where
         Rows: Iterator<Item = RowChange>,
@@ -126,7 +126,7 @@ impl ClientStore {
         self.refuse_if_edited()?;
         let whole = || all().chain(changes.iter().cloned());
         let file = match open_plain_to_write(&self.path) {
-            // A deleted file is written again.
+            // If somebody has deleted the file, it is written again as a whole.
             Err(error) if is_missing(&self.path, &error) => return self.replace(whole()),
             opened => opened.map_err(|error| unwritten(&self.path, &describe(&error)))?,
         };
@@ -143,7 +143,7 @@ impl ClientStore {
             if self.replace(whole()).is_ok() {
                 return Ok(());
             }
-            // The snapshot failed, for instance because the disk is full. There may still be room for a line.
+            // If the snapshot fails, for instance because the disk is full, there may still be room for one more line.
             self.snapshot_at = self.appended + OUTDATED;
         }
         self.append(&file, line.as_bytes())?;
@@ -185,7 +185,7 @@ impl ClientStore {
             return Err(unwritten(&self.path, "the last change left it unfinished"));
         };
         let appended = tail.append(file, line);
-        // This is also needed after a failure, which may have left a part of the line.
+        // The identity is also updated after a failure, because a part of the line may have been written.
         if let Ok(metadata) = file.metadata() {
             self.known = Some(Identity::of(&metadata));
         }
@@ -205,8 +205,8 @@ impl ClientStore {
         let written = storage::write_atomic(&self.path, text.as_bytes(), MODE);
         let after = identity_at(&self.path);
         if written.is_ok() || after != before {
-            // If only syncing the directory failed, the new file is already in place. It may be lost in a power cut,
-            // and its changes were reported as failed. So the next change replaces it again.
+            // If only the sync of the directory has failed, the new file is already in place, but a power cut may undo that, and
+            // its changes are reported as failed. So the next change replaces the file again.
             (self.known, self.tail) = (after, None);
         }
         written.map_err(|error| unwritten(&self.path, &describe(&error)))?;
@@ -215,11 +215,11 @@ impl ClientStore {
         Ok(())
     }
 
-    /// Refuses to continue after somebody else's change, which the next change would undo. A deleted file does not
-    /// count as a change.
+    /// Refuses to continue if another program has changed the file, because the next write would undo that change. A deleted file
+    /// does not count as changed.
     ///
     /// # Errors
-    /// When the file is not as this process left it.
+    /// When the file differs from the state in which this process left it.
     pub fn refuse_if_edited(&self) -> Result<(), ConfigError> {
         if !self.is_edited() {
             return Ok(());
@@ -236,7 +236,7 @@ impl ClientStore {
     }
 }
 
-/// The format that a row needs.
+/// The oldest format that can hold a row.
 fn format_of(row: &RowChange) -> u32 {
     match row {
         RowChange::Client { client: Some(client), .. }
@@ -277,7 +277,7 @@ struct Contents {
     registry: ClientRegistry,
     imported: String,
     format: u32,
-    /// The bytes of the store's complete lines.
+    /// The number of bytes of the store's complete lines.
     length: u64,
     /// How many rows these lines contain.
     written: usize,
@@ -308,7 +308,7 @@ fn read_lines(path: &Path, reader: impl io::BufRead) -> Result<Contents, ConfigE
 struct Rows<'a, R> {
     path: &'a Path,
     lines: Lines<R>,
-    /// The number of the last line that was read.
+    /// The line number of the last line that was read.
     number: usize,
     /// The length of all whole lines so far.
     length: u64,
@@ -341,7 +341,7 @@ impl<R: io::BufRead> Iterator for Rows<'_, R> {
 }
 
 impl<R: io::BufRead> Rows<'_, R> {
-    /// The next line's rows. `None` at the end, and at a torn last line.
+    /// The rows of the next line. `None` at the end of the file, and if the last line is torn.
     fn transaction(&mut self) -> Result<Option<Vec<RowChange>>, ConfigError> {
         self.number += 1;
         let line = self.lines.next().map_err(|error| unreadable(self.path, &error))?;
@@ -352,7 +352,8 @@ impl<R: io::BufRead> Rows<'_, R> {
             self.length += line.len() as u64;
             return Ok(Some(rows));
         }
-        // A power cut can leave part of the last line, or zeros in its place. Anything else is damage.
+        // A power cut can leave part of the last line, or zeros in its place. Any other invalid line means that the file is
+        // damaged.
         let can_be_torn = !line.ends_with(b"\n") || line.contains(&0);
         if can_be_torn && self.lines.next().is_ok_and(<[u8]>::is_empty) {
             return Ok(None);
@@ -362,7 +363,7 @@ impl<R: io::BufRead> Rows<'_, R> {
     }
 }
 
-/// Checks the first line. Returns what was imported last, and the format.
+/// Checks the first line. Returns the mark of the last import, and the format.
 fn header(path: &Path, line: &[u8]) -> Result<(String, u32), ConfigError> {
     let text = std::str::from_utf8(line).unwrap_or_default();
     let mut words = text.strip_suffix('\n').unwrap_or_default().split(' ');

@@ -1,4 +1,4 @@
-//! The end of a file that only grows: an append is durable as a whole, or leaves no trace.
+//! Appends to a file that only grows. An append is either durable as a whole or has no effect.
 
 use std::fs::File;
 use std::io;
@@ -43,16 +43,17 @@ impl Tail {
     /// Appends with one write and one sync.
     ///
     /// # Errors
-    /// The file's error. Bytes that were written nevertheless are cut off, now or before the next append.
+    /// The file's error. If a part of the bytes was written, it is truncated now or, if that fails too, before the next append.
     pub(super) fn append(&mut self, file: &impl Storage, bytes: &[u8]) -> io::Result<()> {
-        // A shorter line would overwrite only a part of the old bytes.
+        // The remains of an interrupted append are removed first, because a new line that is shorter would overwrite only a part
+        // of them.
         if self.is_torn {
             file.truncate(self.length)?;
             self.is_torn = false;
         }
         let written = file.write_at(bytes, self.length).and_then(|()| file.sync());
         if let Err(error) = written {
-            // A reader must not find a line if its writer was told that the append failed.
+            // The append is reported as failed, so no reader may find its line.
             self.is_torn = file.truncate(self.length).is_err();
             return Err(error);
         }

@@ -90,7 +90,7 @@ fn each_setting_of_an_exit_that_changes_is_named_and_no_other() {
     assert_eq!(before.changes(&fleet), ["name in [fleet]", "max_staleness in [fleet]"]);
     let never = parse_exit(&exit_text("[fleet]\nname = \"ams1\"\nmax_staleness = \"never\"")).unwrap();
     assert_eq!(fleet.changes(&never), ["max_staleness in [fleet]"]);
-    // The exit's default is the maximum.
+    // For an exit, the default of `connections` is the maximum, so the test sets another value.
     let transport = TRANSPORT.iter().map(|(line, name)| (format!("[transport]\n{line}"), *name));
     for (text, name) in sections.map(|(text, name)| (text.to_owned(), name)).into_iter().chain(transport) {
         let after = parse_exit(&exit_text(&text)).expect(&text);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct ClientStatus {
     /// The profile's name.
     pub profile: String,
-    /// The exit of the session, or the first exit that is tried.
+    /// The exit of the session. Without a session, the exit that is tried first.
     pub exit: ExitPeer,
     /// The session, while there is one.
     pub session: Option<ClientSessionStatus>,
@@ -93,9 +93,9 @@ pub struct ExitPeer {
     pub endpoint: String,
     /// The address that answered.
     pub address: Option<SocketAddr>,
-    /// The key that it proved, or must prove.
+    /// The key that the exit has proven or, before the handshake, must prove.
     pub public_key: String,
-    /// The exit's next key: announced in a session, but not yet used to open one.
+    /// The exit's next key, which it has announced in a session, but not yet proven in a handshake.
     #[serde(default)]
     pub next_public_key: Option<String>,
 }
@@ -119,7 +119,7 @@ pub struct ClientSessionStatus {
     pub mtu: u16,
     /// How many connections the exit grants.
     pub connections: u32,
-    /// Networks behind this host that the exit routes to it.
+    /// Networks behind this host that the exit routes to this host.
     #[serde(default)]
     pub prefixes: Vec<String>,
 }

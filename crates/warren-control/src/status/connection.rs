@@ -10,15 +10,14 @@ use warren_tunnel::{ConnectionSnapshot, RepairSnapshot};
 
 /// One QUIC connection. Sizes are in bytes. Counters start with the connection.
 ///
-/// It has 27 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
+/// There are 27 fields because each is a documented key of an object in the JSON of `warren status --json` (docs/status.md).
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ConnectionStatus {
     /// The connection's number, unique in this daemon.
     pub id: u64,
     /// The number of the connection's worker.
     pub worker: usize,
-    /// Whether the connection is a WireGuard client's. If so, it has no round-trip time and none of QUIC's
-    /// counters.
+    /// Whether the connection belongs to a WireGuard client. In that case, it has no round-trip time and no QUIC counters.
     #[serde(default)]
     pub wireguard: bool,
     /// The session of the connection.
@@ -51,7 +50,7 @@ pub struct ConnectionStatus {
     /// UDP datagrams received.
     #[serde(default)]
     pub received_packets: u64,
-    /// The largest number of the peer's packets that have arrived. The peer numbers its packets consecutively.
+    /// The largest packet number received. The peer numbers its packets consecutively.
     #[serde(default)]
     pub largest_received: u64,
     /// How many times the path stopped carrying packets of a size that it had carried before.
@@ -108,11 +107,11 @@ impl From<ControllerState> for ControllerStatus {
 /// The losses of a connection's path, and the repairs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RepairStatus {
-    /// Whether lost datagrams are sent again now.
+    /// Whether lost datagrams are currently sent again.
     pub is_on: bool,
-    /// Percent of the packets sent in the last seconds that the path lost.
+    /// Of the packets sent in the last seconds, the percentage that the path lost.
     pub loss_percent: f64,
-    /// Percent of the datagrams sent in the last seconds that were lost and given up.
+    /// Of the datagrams sent in the last seconds, the percentage that was lost and given up.
     #[serde(default)]
     pub given_up_percent: f64,
     /// Datagrams that were sent again.
@@ -123,7 +122,7 @@ pub struct RepairStatus {
     pub waiting: usize,
     /// Missing datagrams that arrived while others waited for them.
     pub filled: u64,
-    /// Missing datagrams that others waited for in vain, and that did not arrive later.
+    /// Missing datagrams that never arrived. Later datagrams have waited for them in vain.
     pub missing: u64,
     /// Datagrams that arrived after others had stopped waiting for them.
     pub late: u64,

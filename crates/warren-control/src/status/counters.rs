@@ -38,7 +38,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
         ("quic_spurious_losses", quic.spurious_losses),
         ("quic_returned_datagrams", quic.datagrams_returned),
         ("quic_forgotten_datagrams", quic.datagrams_forgotten),
-        // Only live connections count here, because an ended one keeps nothing.
+        // Only live connections count here, because an ended connection keeps no datagrams.
         ("quic_kept_bytes", kept.map(|quic| quic.kept_bytes).sum()),
         ("repaired_datagrams", repair.repaired),
         ("given_up_datagrams", repair.given_up),
@@ -53,8 +53,8 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     .collect()
 }
 
-/// Returns the packets that QUIC itself dropped, after the packet path handed them over or before the path received them. Includes
-/// packets that the kernel or the driver dropped before QUIC received them.
+/// Returns the packets that were dropped outside of the packet path, by reason: by QUIC in either direction, and by the kernel or
+/// the driver before QUIC received them.
 pub(super) fn transport_drops(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     let quic = quic_sums(snapshot);
     let mut drops = DropCounters::default();
@@ -69,7 +69,7 @@ pub(super) fn transport_drops(snapshot: &Snapshot) -> BTreeMap<String, u64> {
 }
 
 fn quic_sums(snapshot: &Snapshot) -> QuicSums {
-    // Ended connections count too, so that no sum ever falls.
+    // Ended connections count too, so that no sum ever decreases.
     let mut sums = snapshot.past.sums;
     for quic in snapshot.connections.iter().filter_map(|connection| connection.quic.as_ref()) {
         sums.add(quic);

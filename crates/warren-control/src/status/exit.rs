@@ -16,7 +16,7 @@ pub struct ExitStatus {
     pub wireguard: Option<WireGuardStatus>,
     /// The exit's key.
     pub public_key: String,
-    /// The old key, which is also served until it is retired.
+    /// The old key, which the exit also serves until it is retired.
     pub old_public_key: Option<String>,
     /// How many clients there are.
     pub clients: ClientCounts,
@@ -37,8 +37,8 @@ pub struct ExitStatus {
     pub fleet: Option<FleetStatus>,
 }
 
-/// The state of an exit's fleet, as the exit sees it. It has 19 fields because each is a key that
-/// `warren status exit --json` promises.
+/// The state of an exit's fleet, as the exit sees it. There are 19 fields because each is a documented key of `warren status exit
+/// --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetStatus {
     /// The exit's name in the fleet.
@@ -103,21 +103,21 @@ pub struct FleetExitStatus {
     pub max_sessions: u32,
     /// Traffic in both directions together.
     pub bits_per_second: u64,
-    /// Cores that its process uses.
+    /// CPU cores that the exit's process uses.
     pub cores: f32,
-    /// The revision up to which it has applied all changes.
+    /// The revision up to which the exit has applied all changes.
     pub revision: i64,
-    /// How long the exit has been behind, which means that it has not applied a change of a client, invitation or removed key. 0 if
-    /// it has applied all changes, or is gone.
+    /// How long a change of a client, invitation or removed key has been waiting for the exit to apply it. 0 if the exit has
+    /// applied all changes, or is gone.
     pub behind_seconds: f64,
-    /// The exit's clock minus this exit's.
+    /// The exit's clock minus the clock of the exit that reports this status.
     pub clock_offset_ms: i64,
     /// Where clients reach the exit.
     pub endpoints: Vec<String>,
 }
 
 impl FleetExitStatus {
-    /// Whether the exit has been behind the fleet's changes for longer than the delay of its heartbeats can explain.
+    /// Whether the exit has been behind for so long that the delay of its heartbeats cannot be the reason.
     pub fn is_behind(&self) -> bool {
         self.behind_seconds >= 5.0
     }
@@ -163,7 +163,7 @@ pub struct SessionStatus {
     pub since_seconds: f64,
     /// The indices of its attached connections.
     pub connections: Vec<u32>,
-    /// Whether the client can go to another exit. `None` if its version does not say.
+    /// Whether the client knows another exit. `None` if the client's version does not report this.
     #[serde(default)]
     pub has_other_exit: Option<bool>,
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use warren_tunnel::{Histogram, Snapshot};
 
-/// How full batches were. Index i of a list counts batches of size i. The last index also counts larger ones.
+/// Histograms of batch sizes. Unless stated otherwise, index i of a list counts batches of size i. The last index also counts
+/// larger batches.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Occupancy {
     pub segments_per_send: Vec<u64>,
@@ -16,7 +17,7 @@ pub struct Occupancy {
     pub packets_per_tun_write: Vec<u64>,
     /// Connections driven in one turn of a worker.
     pub drives_per_wakeup: Vec<u64>,
-    /// Sends that the kernel refused, by error name.
+    /// The number of sends that the kernel refused, by the name of the error.
     pub send_errors: BTreeMap<String, u64>,
 }
 

@@ -10,12 +10,12 @@ pub struct ProcessStatus {
     pub cpu_seconds: f64,
     pub fds: usize,
     pub threads: u64,
-    /// The rights that the process has given up.
+    /// The restrictions in force for the process.
     #[serde(default)]
     pub sandbox: Sandbox,
 }
 
-/// The limits in force, as `warren status` shows them.
+/// The restrictions of a daemon's sandbox that are in force, as `warren status` shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
     /// The process has only CAP_NET_ADMIN, no way to gain privileges, no core dumps, and no debuggers except root's.
@@ -26,15 +26,15 @@ pub struct Sandbox {
     pub files: FileAccess,
 }
 
-/// How far the kernel restricts a daemon to its files.
+/// Whether the kernel restricts a daemon to its own files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileAccess {
     /// Only to its own files.
     Confined,
-    /// Partly: this kernel's landlock cannot do more.
+    /// In part, because this kernel's landlock does not support all restrictions.
     Partly,
-    /// Not at all.
+    /// The daemon may open any file that its user may open.
     #[default]
     Unconfined,
 }
@@ -43,7 +43,7 @@ impl ProcessStatus {
     /// Reads this process's own figures. A figure that cannot be read is 0.
     pub fn read(sandbox: Sandbox) -> Self {
         let status = own_status();
-        // The count includes the descriptor of this listing.
+        // The count includes the descriptor by which the directory is listed.
         let fds = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;

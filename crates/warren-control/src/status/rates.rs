@@ -21,7 +21,8 @@ pub struct Rates {
     pub packets_per_second_out: f64,
     /// Inner packets received per second.
     pub packets_per_second_in: f64,
-    /// QUIC packets from this side that were declared lost, in per cent of those sent. Only the other side knows its own loss.
+    /// QUIC packets from this side that were declared lost, in per cent of those sent. The loss of the other direction is known
+    /// only to the other side.
     pub loss_percent: f64,
 }
 
@@ -64,7 +65,8 @@ impl RateMeter {
 
     /// Takes a sample.
     pub fn take(&mut self, now: Instant, snapshot: &Snapshot) {
-        // The interval counts from now, so that the next sample does not follow at once after a late one.
+        // The interval begins now, not at the time when this sample was due. Otherwise the next sample could follow at once after
+        // a late one.
         self.next = now + SAMPLE_EVERY;
         // The oldest sample is the reference, so rates cover the whole window.
         while self.samples.len() >= SAMPLES {
@@ -142,7 +144,8 @@ impl Counters {
 
     fn since(self, before: Self) -> Self {
         Self {
-            // A connection's traffic starts again at zero when the connection leaves its session.
+            // The subtraction saturates, because a connection's counters start again at zero when the connection leaves its
+            // session.
             packets_out: self.packets_out.saturating_sub(before.packets_out),
             bytes_out: self.bytes_out.saturating_sub(before.bytes_out),
             packets_in: self.packets_in.saturating_sub(before.packets_in),
@@ -182,13 +185,14 @@ impl Counters {
     }
 }
 
-/// Returns `part` in per cent of `whole`. At most 100, because a packet may be counted as lost later than as sent.
+/// Returns `part` in per cent of `whole`. The result is at most 100. `part` may be larger than `whole`, because a packet may be
+/// sent in one interval and counted as lost in the next.
 pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { (100.0 * part as f64 / whole as f64).min(100.0) }
 }
 
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// Rates cover this many seconds.
+/// The number of samples, one per second, that rates cover.
 const SAMPLES: usize = 5;
 /// A rate over less time is meaningless.
 const SHORTEST: Duration = Duration::from_millis(100);

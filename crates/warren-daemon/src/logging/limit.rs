@@ -1,4 +1,4 @@
-//! Limits the number of lines that each place in the code writes to the log, whatever peers and the path do.
+//! Limits the number of lines that each log statement in the code can write, so that peers cannot fill the log.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -12,13 +12,13 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::settings::LogFormat;
 use super::standard_error::StandardError;
 
-/// Lines that a place may write at once after a long silence.
+/// Number of lines that a log statement may write at once after a long pause.
 const BURST: u32 = 100;
-/// Interval at which it may write further lines.
+/// After a burst, a log statement may write one further line per this interval.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Standard error with a limited number of lines for each place in the code. Debug and trace lines are not limited:
-/// they are written only on request.
+/// Standard error with a limited number of lines for each log statement. Debug and trace lines are not limited, because they are
+/// written only on request.
 #[derive(Debug)]
 pub(super) struct LimitedLog {
     format: LogFormat,
@@ -59,7 +59,7 @@ impl<'log> MakeWriter<'log> for LimitedLog {
             Some(0) => self.make_writer(),
             Some(left_out) => {
                 let mut line = self.make_writer();
-                // If the log cannot be written to, there is nowhere to report it.
+                // If the log cannot be written to, the error cannot be reported anywhere.
                 drop(line.write_all(self.remark(left_out).as_bytes()));
                 line
             }
@@ -90,16 +90,17 @@ impl Write for Line {
     }
 }
 
-/// How many lines one place in the code may still write.
+/// How many lines one log statement may still write.
 #[derive(Debug, Default)]
 struct Allowance {
-    /// Each written line moves this time ahead. While it is further ahead than a burst takes, no line may be written.
+    /// Each written line moves this time ahead by [`EVERY`]. While it is further ahead of now than [`BURST`] lines, no line may
+    /// be written.
     lasts_until: Option<Instant>,
     left_out: u64,
 }
 
 impl Allowance {
-    /// Uses the allowance for one line. Returns how many lines were left out before this line, or `None` if this
+    /// Uses the allowance for one line. Returns how many lines were left out since the last one that was written. `None` if this
     /// line must be left out too.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let from = self.lasts_until.map_or(now, |until| until.max(now));
@@ -154,13 +155,13 @@ mod tests {
         left_out.sort_unstable();
         assert_eq!(left_out.len(), 2);
         assert_eq!(left_out[0], 0);
-        // Some time passes while this runs.
+        // The number is not exact, because the allowance grows while the test runs.
         assert!((300..=400).contains(&left_out[1]), "{left_out:?}");
         let remark: serde_json::Value = serde_json::from_str(&log.remark(3)).unwrap();
         assert_eq!(remark["fields"]["message"], "3 lines like the next one were left out");
     }
 
-    /// Asks the log for a writer for each line, but writes nothing.
+    /// A log that requests a writer for each line, but writes nothing.
     struct Unwritten(std::sync::Arc<LimitedLog>);
 
     impl<'log> MakeWriter<'log> for Unwritten {

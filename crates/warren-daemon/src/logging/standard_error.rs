@@ -1,5 +1,4 @@
-//! Standard error as a log that can disappear and return. Meanwhile, lines are kept until a restarted journal is
-//! connected again.
+//! Standard error as a log that can be lost and reconnected, for example when the journal restarts. In between, lines are kept.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -25,7 +24,7 @@ impl Write for StandardError {
 /// When `log` cannot be written to either.
 pub(crate) fn write_to(log: OwnedFd) -> io::Result<()> {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    // The lines stay locked during this, so that no new line overtakes them.
+    // The kept lines stay locked while standard error is replaced, so that no new line is written before them.
     rustix::stdio::dup2_stderr(log)?;
     kept.write_out(&mut io::stderr())
 }
@@ -45,8 +44,7 @@ impl Kept {
             match log.write(line) {
                 Err(error) if is_lost(&error) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
-                // On an error, the caller would write a complaint to standard error, and panic when that fails
-                // too.
+                // If this returned an error, the caller would report it on standard error, and panic because that fails too.
                 Err(_) => return Ok(line.len()),
                 written => return written,
             }
@@ -78,7 +76,7 @@ fn is_lost(error: &io::Error) -> bool {
 }
 
 static KEPT: Mutex<Kept> = Mutex::new(Kept { lines: Vec::new(), left_out: 0 });
-/// The most bytes that are kept.
+/// Maximum number of bytes that are kept.
 const MOST: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -92,7 +90,7 @@ mod tests {
             assert_eq!(kept.write(line.as_bytes(), &mut Lost).unwrap(), 4);
         }
         assert_eq!(kept.write(&[b'x'; MOST], &mut Lost).unwrap(), MOST);
-        // This line comes after the kept lines, although the log can be written to again.
+        // The log can be written to again, but a new line must still come after the kept ones.
         let mut log = Vec::new();
         assert_eq!(kept.write(b"three\n", &mut log).unwrap(), 6);
         assert!(log.is_empty());

@@ -9,7 +9,7 @@ use rustix::thread::{
 /// Reduces the capabilities of the calling thread, of its future threads and of the programs that it starts to
 /// CAP_NET_ADMIN.
 ///
-/// A daemon that root started keeps root's rights for now, because programs that it starts may need them.
+/// A daemon that root has started keeps root's user ID for now, because programs that it starts may need root's privileges.
 ///
 /// # Errors
 /// When the kernel refuses. In that case nothing has changed.
@@ -19,7 +19,7 @@ pub fn keep_network_administration() -> anyhow::Result<()> {
     }
     let held = capabilities(None).context(UNREADABLE)?;
     let kept = CapabilitySet::NET_ADMIN;
-    // A capability that leaves these sets leaves the ambient set too (capabilities(7)), so no child gets it back.
+    // Removing a capability from these sets also removes it from the ambient set (capabilities(7)), so no child gets it back.
     let sets = CapabilitySets {
         effective: held.effective & kept,
         permitted: held.permitted & kept,
@@ -28,10 +28,10 @@ pub fn keep_network_administration() -> anyhow::Result<()> {
     set_capabilities(None, sets).context(REFUSED)
 }
 
-/// Leaves the calling thread only CAP_NET_ADMIN, no matter who started it. Programs that it starts get nothing.
+/// Leaves the calling thread only CAP_NET_ADMIN, no matter who started it. Programs that it starts get no capabilities.
 ///
-/// With `anothers_files`, root also keeps the capabilities for writing another user's files. An exit that has its
-/// own user needs them when root runs it by hand.
+/// With `anothers_files`, root also keeps the capabilities for writing another user's files. If root runs an exit by hand whose
+/// files belong to the exit's own user, the exit needs these capabilities.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -51,7 +51,7 @@ pub(super) fn drop_all() -> anyhow::Result<()> {
 fn keep(kept: CapabilitySet) -> anyhow::Result<()> {
     let held = capabilities(None).context(UNREADABLE)?;
     clear_ambient_capability_set().context(REFUSED)?;
-    // Without CAP_SETPCAP, the bounding set stays as the service manager left it.
+    // The bounding set can be changed only with CAP_SETPCAP. Otherwise it stays as the service manager has set it.
     if held.effective.contains(CapabilitySet::SETPCAP) {
         for capability in CapabilitySet::all().difference(kept).iter() {
             // An older kernel does not know the newest capabilities.

@@ -19,15 +19,15 @@ pub struct Files {
 }
 
 impl Files {
-    /// The files that the service manager hands in.
+    /// Allows only the files that the service manager passes to the daemon.
     pub fn new() -> Self {
         let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
         Self { readable: credentials.into_iter().collect(), writable: Vec::new() }
     }
 
-    /// Adds a file to read. Also adds its directory, because files are replaced by new ones.
+    /// Adds a file to read. Also adds the file's directory, because the file may be replaced by a new one.
     pub fn reading(mut self, file: &Path) -> Self {
-        // landlock checks the file that is finally opened, not a link to it.
+        // If the path is a link, landlock checks the file to which it leads, so this file is added too.
         let behind_links = file.canonicalize().ok();
         for file in [Some(file), behind_links.as_deref()].into_iter().flatten() {
             self.readable.extend(file.parent().map(Path::to_owned));
@@ -62,7 +62,7 @@ pub(super) fn confine(files: &Files) -> anyhow::Result<FileAccess> {
         | AccessFs::MakeSock
         | AccessFs::RemoveFile;
     let set = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
-    // Abstract sockets are not files, so rules about files do not cover them.
+    // Rules about files do not apply to abstract Unix sockets, so these are restricted by a scope.
     let mut ruleset = ruleset()?.scope(Scope::Signal | Scope::AbstractUnixSocket)?.create()?;
     for directory in &files.readable {
         ruleset = allow(ruleset, directory, read)?;
@@ -74,7 +74,7 @@ pub(super) fn confine(files: &Files) -> anyhow::Result<FileAccess> {
         ruleset = allow_kept(ruleset, Path::new(directory), read)?;
     }
     ruleset = allow_kept(ruleset, Path::new(NETWORK_SETTINGS), set | AccessFs::ReadDir)?;
-    // An ioctl of this file makes a TUN device (TUNSETIFF).
+    // An ioctl of this file creates a TUN device (TUNSETIFF).
     ruleset = allow(ruleset, Path::new(TUN), set | AccessFs::IoctlDev)?;
     let status = ruleset.restrict_self().context("landlock refuses")?;
     Ok(match status.ruleset {
@@ -103,8 +103,7 @@ pub(super) fn is_known_to_kernel() -> bool {
     hard.handle_access(AccessFs::from_all(ABI::V1)).and_then(Ruleset::create).is_ok()
 }
 
-/// A ruleset that forbids everything that landlock can forbid, as far as this kernel and this version of Warren
-/// support it.
+/// Returns a ruleset that forbids all kinds of access that both this kernel's landlock and this version of Warren know.
 fn ruleset() -> anyhow::Result<Ruleset> {
     Ok(Ruleset::default().handle_access(AccessFs::from_all(ABI::V6))?)
 }
@@ -117,8 +116,8 @@ fn allow(ruleset: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> an
     Ok(ruleset.add_rule(PathBeneath::new(opened, access))?)
 }
 
-/// Allows a directory in `/proc`, and keeps it open. Otherwise the kernel may drop the directory's entry and
-/// create a new one.
+/// Allows a directory in `/proc`, and keeps it open. Otherwise the kernel may drop the directory's inode and create a new one, to
+/// which the rule does not apply.
 fn allow_kept(
     ruleset: RulesetCreated,
     path: &Path,

@@ -1,12 +1,12 @@
 //! The system calls that a daemon may make, restricted by seccomp(2).
 //!
-//! There are three filters. A call that only an attacker makes, such as execve, ends the process, and the kernel logs
-//! it. A call that is not in the daemons' list fails with EPERM. So if a new C library needs another call, an error
-//! names the call and the tunnel continues. clone3 fails with ENOSYS, because a filter cannot see its flags, and the C
-//! library falls back to clone.
+//! There are three filters. One ends the process, with an entry in the kernel's log, at a call that only an attacker makes, such
+//! as execve. Another makes each call that is not in the daemons' list fail with EPERM. So if a new C library needs another call,
+//! an error reports this and the tunnel continues. With the third, clone3 fails with ENOSYS, because a filter cannot see its
+//! flags. The C library then falls back to clone.
 //!
-//! The calls of the packet path are allowed whatever their arguments. So the kernel decides them once (action cache,
-//! Linux 5.11) and runs no filter for them.
+//! The calls of the packet path are allowed with any arguments. For such calls, the kernel caches the decision and runs no filter
+//! (Linux 5.11).
 
 use std::collections::BTreeMap;
 
@@ -26,14 +26,14 @@ pub(super) fn confine() -> anyhow::Result<bool> {
     let filters = [
         (without_rules(ATTACKS), SeccompAction::Allow, SeccompAction::KillProcess),
         (without_rules(&[libc::SYS_clone3]), SeccompAction::Allow, enosys),
-        // This one comes last, because it forbids adding further filters.
+        // This filter comes last, because it forbids adding further filters.
         (own_calls()?, eperm, SeccompAction::Allow),
     ];
     for (rules, otherwise, listed) in filters {
         let filter = SeccompFilter::new(rules, otherwise, listed, ARCHITECTURE)?;
         let program = BpfProgram::try_from(filter)?;
         match seccompiler::apply_filter(&program) {
-            // A kernel without seccomp, or without filters, fails like this (seccomp(2)).
+            // This error means that the kernel has no seccomp, or no seccomp filters (seccomp(2)).
             Err(seccompiler::Error::Seccomp(error)) if is_missing(&error) => return Ok(false),
             applied => applied.context("seccomp refuses")?,
         }
@@ -41,8 +41,8 @@ pub(super) fn confine() -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Forbids all Unix sockets except streams, for the calling thread and its future threads. The services that look up names
-/// listen on streams.
+/// Forbids all Unix sockets except streams, for the calling thread and its future threads. Stream sockets are needed, because the
+/// services that look up names listen on them.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -80,8 +80,8 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
             .collect::<Result<_, _>>()?;
         Ok(SeccompRule::new(conditions)?)
     };
-    // The kernel ignores the upper half of an int argument. So filters must not compare it: a call with other upper
-    // bits could evade them.
+    // The kernel ignores the upper 32 bits of an int argument. A filter must ignore them too, or a call with other upper bits
+    // could evade it.
     let dword = || Dword;
     let qword = || Qword;
     // Writable memory can never be executed.
@@ -90,8 +90,8 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     }
     // Threads are allowed, processes and namespaces are not.
     calls.insert(libc::SYS_clone, vec![rule(&[(0, MaskedEq(THREAD | NAMESPACES), THREAD)], &qword)?]);
-    // Unix sockets are not allowed. Services such as docker and the system bus trust root's connections, and a
-    // datagram socket can be reconnected at any time. The daemon's own listeners were made before, and its helper
+    // Unix sockets are not allowed. Services such as docker and the system bus trust root's connections, and a datagram socket
+    // can be reconnected at any time. The daemon needs no new ones: its listeners were created before the sandbox, and its helper
     // talks to the service manager.
     let mut sockets = Vec::new();
     for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER, libc::NETLINK_SOCK_DIAG] {
@@ -99,11 +99,11 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
         sockets.push(rule(&netlink, &dword)?);
     }
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // The protocol is checked too, because the kernel would load a module for SCTP, MPTCP and others.
+        // The protocol is checked too, because the kernel would load modules for protocols such as SCTP and MPTCP.
         for (kind, protocol) in
             [(libc::SOCK_DGRAM, libc::IPPROTO_UDP), (libc::SOCK_STREAM, libc::IPPROTO_TCP)]
         {
-            // 0 means the usual protocol of the kind.
+            // Protocol 0 means the default protocol of the socket type.
             for protocol in [0, protocol] {
                 let kind = (1, MaskedEq(SOCKET_KIND), number(kind));
                 let internet = [(0, Eq, number(family)), kind, (2, Eq, number(protocol))];
@@ -112,9 +112,9 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
         }
     }
     calls.insert(libc::SYS_socket, sockets);
-    // Threads name themselves.
+    // New threads set their names by prctl.
     calls.insert(libc::SYS_prctl, vec![rule(&[(0, Eq, number(libc::PR_SET_NAME))], &dword)?]);
-    // These calls would type into the terminal from which the daemon was started.
+    // These ioctls can insert input into the terminal from which the daemon was started.
     calls.insert(libc::SYS_ioctl, vec![rule(&[(1, Ne, TIOCSTI), (1, Ne, TIOCLINUX)], &dword)?]);
     Ok(calls)
 }
@@ -168,7 +168,7 @@ const OWN: &[libc::c_long] = &[
     libc::SYS_write,
     libc::SYS_readv,
     libc::SYS_writev,
-    // A ring cannot be made in the sandbox. Rings that were made before can only write (`warren-tun/src/ring.rs`).
+    // New rings cannot be created in the sandbox. Rings that were created before can only write (`warren-tun/src/ring.rs`).
     libc::SYS_io_uring_enter,
     libc::SYS_recvmsg,
     libc::SYS_sendmsg,
@@ -232,8 +232,9 @@ const OWN: &[libc::c_long] = &[
     libc::SYS_madvise,
     libc::SYS_mremap,
     libc::SYS_munmap,
-    // Threads, signals, children from before the sandbox, and the process itself. Another filter refuses
-    // clone3 with ENOSYS. If this newer filter refused clone3 too, its EPERM would win (seccomp(2)).
+    // Threads, signals, children from before the sandbox, and the process itself. clone3 is listed although another filter
+    // refuses it with ENOSYS. If this filter, which is added later, refused clone3 too, its EPERM would take precedence
+    // (seccomp(2)).
     libc::SYS_clone3,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -294,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_look_up_has_streams_and_no_datagrams_of_unix() {
-        // A filter applies to the thread that installs it.
+        // The test installs the filters in a thread of its own, because they apply only to that thread.
         let confined = std::thread::spawn(|| {
             confine_to_streams().unwrap();
             let refused = [UnixDatagram::unbound().map(drop), UnixDatagram::pair().map(drop)];

@@ -1,4 +1,4 @@
-//! Plans of clients as the commands that a person would type.
+//! Tests of clients' plans, printed as the commands that a person would type.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,4 @@
-//! Running resolvconf(8) and resolvectl(1).
+//! Runs resolvconf(8) and resolvectl(1).
 
 use std::{
     io,
@@ -50,19 +50,19 @@ async fn output(program: &str, arguments: &[&str], input: &str) -> io::Result<Ou
     let mut command = Command::new(program);
     command
         .args(arguments)
-        // resolvconf runs scripts of other packages, which need nothing from a daemon's environment. Their output becomes a
-        // part of Warren's messages, so it should be English.
+        // The environment is cleared, because the scripts of other packages that resolvconf runs need nothing of a daemon's
+        // environment. Without locale variables, their output, which Warren's messages quote, is in English.
         .env_clear()
         .env("LC_ALL", "C")
         .env("PATH", search)
         .current_dir("/")
-        // The caller's timeout drops this future, which then ends a program that hangs.
+        // On a timeout, the caller drops this future. This ends a program that hangs.
         .kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // The program may end before it has read everything. In that case its own message is the better
-        // error.
+        // Writing fails if the program ends before it has read all input. This error is ignored, because the program's own
+        // message is better.
         drop(stdin.write_all(input.as_bytes()).await);
     }
     child.wait_with_output().await

@@ -42,11 +42,11 @@ pub enum DnsError {
     /// The process has no right to change the file.
     #[error("this user may not change {0}; run Warren as root, {advice}", advice = OR_LEAVE)]
     NotPermitted(PathBuf),
-    /// The path leads to neither a file nor a link, so no resolver can read it.
+    /// The object at the path is neither a file nor a link, so no resolver can read it.
     #[error("{0} is neither a file nor a symbolic link; put a file there, {advice}", advice = OR_LEAVE)]
     NotAFile(PathBuf),
-    /// Another Warren with another state directory wrote the file. Only the record of that other Warren contains
-    /// the file's earlier content.
+    /// Another Warren with another state directory wrote the file. The file's earlier content is only in the record of that other
+    /// Warren.
     #[error(
         "another Warren, which keeps its record in {record}, wrote {path}; take its tunnel down first with \
          `warren --state-dir DIR down`, or rewrite the file if that Warren is gone"
@@ -63,7 +63,7 @@ pub enum DnsError {
          text back, and the earlier content is not recorded; write this network's resolvers there, or reconnect to the network"
     )]
     Returned(PathBuf),
-    /// The record is for the `resolv.conf` of another mount namespace.
+    /// The record belongs to the `resolv.conf` of another mount namespace.
     #[error(
         "{0} records a resolv.conf of another mount namespace; run `warren cleanup` there, or delete the file if that namespace is gone"
     )]

@@ -1,4 +1,4 @@
-//! Keeps DNS queries inside a full tunnel, whichever program sends them.
+//! Keeps the DNS queries of all programs inside a full tunnel.
 
 use std::net::IpAddr;
 
@@ -10,8 +10,8 @@ use crate::{
     ruleset_text::elements,
 };
 
-/// Whether all names must stay inside. This is so for a full tunnel, unless its profile leaves the host's
-/// resolvers alone or lists a resolver outside. `exclude` is the profile's own list, so neither an exit nor a LAN
+/// Whether all DNS queries must stay inside the tunnel. This is the case in a full tunnel, unless its profile does not set
+/// resolvers or lists a resolver outside the tunnel. `exclude` must be the profile's own list, so that neither an exit nor a LAN
 /// can change the result.
 pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bool {
     let leads_there = |server: &IpAddr| DnsFacts::leads_to(include, exclude, *server);
@@ -24,7 +24,8 @@ pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bo
 
 /// Returns the listed resolvers that the profile's own networks route into the tunnel, and that `lan` would keep outside.
 ///
-/// The operator of a LAN chooses the LAN's networks, so the LAN could claim any resolver's address.
+/// This matters because the operator of a LAN chooses the LAN's networks, and could choose one that contains a resolver's
+/// address.
 pub fn claimed(include: &[IpNet], exclude: &[IpNet], lan: &[IpNet], wanted: &Servers) -> Vec<IpAddr> {
     let Servers::Listed(listed) = wanted else { return Vec::new() };
     let all = [exclude, lan].concat();
@@ -36,27 +37,28 @@ pub fn claimed(include: &[IpNet], exclude: &[IpNet], lan: &[IpNet], wanted: &Ser
 
 pub use crate::table_names::guard_table;
 
-/// A firewall table that rejects DNS queries which would leave outside a tunnel.
+/// Makes the step for a firewall table that rejects DNS queries that would leave outside a tunnel.
 ///
-/// Some programs send such queries because they bind to another device, as systemd-resolved does for a link with
-/// domains of its own. Others query a resolver on the local network while it stays reachable (`lan`). The table
-/// covers queries from this host and those forwarded for containers.
+/// Some programs send such queries because they bind to another device, for example systemd-resolved for a link with its own
+/// domains. Others query a resolver on the local network while the LAN stays reachable (`lan`). The table filters the queries of
+/// this host and those that it forwards for containers.
 ///
-/// It accepts packets with the carrier's mark or a portal's ([`crate::portal`]), packets into or out of a Warren tunnel, and packets to containers on
-/// this host.
+/// The table accepts packets with the carrier's mark or a portal's mark ([`crate::portal`]), packets into or out of a Warren
+/// tunnel, and packets to containers on this host.
 ///
-/// Without `lan`, multicast queries are rejected too. The table goes with the daemon, because the tunnel does.
+/// Without `lan`, multicast queries are rejected too. The kernel deletes the table when the daemon ends, as it deletes the
+/// tunnel.
 pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> Step {
     let ports = if lan { "53, 853" } else { "53, 853, 5353, 5355" };
     let mut devices: Vec<&DeviceName> = guests.iter().map(|guest| &guest.device).collect();
     devices.sort_unstable();
     devices.dedup();
     let to_guests: String = devices.iter().map(|device| format!("\toifname \"{device}\" accept\n")).collect();
-    // Answers to packets from outside have the carrier's mark too, but a different connection mark. Without the
-    // check of the connection mark, one forged packet from a resolver would let any program query that resolver.
+    // Answers to packets from outside have the carrier's mark too, but a different connection mark. Without a check of the
+    // connection mark, one forged packet from a resolver's address would let any program query that resolver.
     //
-    // This hook still sees the tunnel as the output device of such packets. It runs before a kill switch, which gives
-    // the carrier another mark.
+    // In this hook, the output device of such packets is still the tunnel. The chain runs before that of a kill switch, which
+    // gives the carrier another mark.
     let ruleset = format!(
         "chain carrier {{\n\
          \tct mark {mark:#x} meta l4proto {{ tcp, udp }} th dport {{ {ports} }} reject with icmpx admin-prohibited\n\
@@ -83,8 +85,8 @@ pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> St
     Step::Nftables { family: TableFamily::Inet, table: guard_table(profile), ruleset, owned: true }
 }
 
-/// Makes a firewall table that rejects only DNS queries to the LAN. It is for a tunnel without a [`guard`] whose LAN stays
-/// reachable although the profile did not ask for that.
+/// Makes the step for a firewall table that rejects only DNS queries to the LAN. It is for a tunnel without a [`guard`] whose LAN
+/// stays reachable by default, without an explicit setting in the profile.
 ///
 /// `exclude` is the profile's own list. Queries to resolvers in these networks stay allowed. `mark` and `guests` are
 /// as in [`guard`].
@@ -111,7 +113,7 @@ pub fn guard_lan(
             ));
         }
     }
-    // As in `guard`, answers have the carrier's mark, but a different connection mark.
+    // As in `guard`, the connection mark distinguishes the carrier's packets from answers with the same packet mark.
     let ruleset = format!(
         "chain carrier {{\n\tct mark {mark:#x} return\n\taccept\n}}\n\
          chain queries {{\n{queries}}}\n\

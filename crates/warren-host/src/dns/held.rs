@@ -25,7 +25,7 @@ use super::{
     state,
 };
 
-/// A profile's hold, locked against other processes.
+/// The record of one profile's changes, locked against other processes.
 #[derive(Debug)]
 pub(super) struct Held {
     directory: PathBuf,
@@ -34,7 +34,7 @@ pub(super) struct Held {
     _alive: File,
 }
 
-/// The record on disk.
+/// The content of the record on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     methods: Vec<Method>,
@@ -42,7 +42,7 @@ struct Note {
     record: Option<String>,
 }
 
-/// The profiles that hold something, whether or not their daemons run.
+/// Lists the profiles that have changed the resolvers, whether or not their daemons run.
 ///
 /// # Errors
 /// If the state directory cannot be read. A missing directory means no profiles.
@@ -80,12 +80,12 @@ pub async fn recover(state: &Path, owner: &str) -> Result<Vec<String>, DnsError>
 }
 
 impl Held {
-    /// Opens the hold of `owner`, if there is one, for this process alone.
+    /// Opens and locks the record of `owner`.
     fn open(directory: &Path, owner: &str) -> Result<Self, DnsError> {
         let failed = |source| DnsError::State { path: directory.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
-        // The lock is a separate file. Each write replaces the note, and a lock on the note would stay with the
-        // replaced file.
+        // The lock is a separate file, because each write replaces the record's file, and a lock on the old file would not
+        // protect the new one.
         let lock = directory.join(format!("{owner}{LOCK}"));
         let alive = open_lock_file(&lock).map_err(failed)?;
         match flock(&alive, FlockOperation::NonBlockingLockExclusive) {
@@ -111,10 +111,10 @@ impl Held {
         Ok(held)
     }
 
-    /// Carries out another plan of the same profile. If the method stays the same, the host's own resolvers do not
-    /// come back in between.
+    /// Carries out another plan of the same profile. If the methods stay the same, the host's own resolvers are not restored in
+    /// between.
     pub(super) async fn change(&mut self, plan: &DnsPlan) -> Result<(), DnsError> {
-        // Each method undoes only its own change.
+        // If the methods differ, the old change must be undone first, because a method can undo only its own change.
         if plan.methods != self.note.methods {
             self.put_back().await?;
         }
@@ -122,7 +122,7 @@ impl Held {
     }
 
     async fn set(&mut self, plan: &DnsPlan) -> Result<(), DnsError> {
-        // The note is written before any change, and names the record that the change will use.
+        // The record is written before any change, and contains the name of the `resolv.conf` record that the change will use.
         let mut record = None;
         for method in &plan.methods {
             if let Method::File { path } = method {
@@ -136,8 +136,7 @@ impl Held {
         state::write(&path, &text).map_err(failed)?;
         for method in &plan.methods {
             if let Err(error) = self.make(method, plan).await {
-                // The error of this undo is ignored, because the first error is the one that a user can act
-                // on.
+                // An error of this undo is ignored, because the first error is more useful to the user.
                 drop(self.put_back().await);
                 return Err(error);
             }
@@ -169,7 +168,7 @@ impl Held {
         Ok(())
     }
 
-    /// Sets again what another program has undone. Returns whether anything was undone.
+    /// Repeats the changes that another program has undone. Returns whether there were any.
     pub(super) async fn repair(&self, plan: &DnsPlan) -> Result<bool, DnsError> {
         let mut repaired = false;
         for method in &self.note.methods {
@@ -187,7 +186,7 @@ impl Held {
         Ok(repaired)
     }
 
-    /// Puts everything back and forgets the changes.
+    /// Undoes all changes and deletes the record.
     pub(super) async fn release(mut self) -> Result<(), DnsError> {
         self.put_back().await
     }
@@ -210,7 +209,8 @@ impl Held {
             }
             Method::Resolvconf { entry, flavour } => {
                 command::run(RESOLVCONF, &flavour.delete_options(entry), "").await?;
-                // After a power cut the entry is gone, but the file that resolvconf wrote it into may remain.
+                // After a power cut, resolvconf's entry is gone, but the file that it wrote may still contain the entry's
+                // resolvers.
                 command::run(RESOLVCONF, &["-u"], "").await?;
             }
             Method::File { path } => {
@@ -233,7 +233,7 @@ impl Method {
         match self {
             Self::Resolved { device } => {
                 let said = command::run(RESOLVECTL, &["dns", device.as_str()], "").await;
-                // If systemd-resolved does not run, or the link is gone, there is nothing to set.
+                // If systemd-resolved does not run, or the link is gone, nothing can be set, so the change counts as in effect.
                 let Ok(said) = said else { return true };
                 let known: Vec<&str> = said.split_whitespace().collect();
                 plan.servers.iter().all(|server| known.contains(&server.to_string().as_str()))
@@ -242,21 +242,22 @@ impl Method {
                 let text = fs::read_to_string(super::RESOLV_CONF).unwrap_or_default();
                 let named = nameservers(&text);
                 let servers = plan.in_files();
-                // The file may list a resolver on this host, which may forward queries to the others.
+                // The file may list only resolvers on this host, which may forward queries to the tunnel's resolvers.
                 let is_forwarded = plan.split.is_none() && named.iter().all(IpAddr::is_loopback);
                 is_forwarded || servers.iter().any(|server| named.contains(server))
             }
-            // Only the file's record can tell, and `repair` asks the record.
+            // The file itself does not show this. `repair` compares the file with its record.
             Self::File { .. } => true,
         }
     }
 }
 
 impl Resolvconf {
-    /// The options before an entry's name that add it.
+    /// The options that add an entry. The entry's name follows them.
     pub(super) fn options(self) -> &'static [&'static str] {
         match self {
-            // Uses wg-quick's options: exclusive, so that no other entry's servers are used, and with the lowest metric.
+            // These are wg-quick's options: `-x` makes the entry exclusive, so that no other entry's servers are used, and `-m 0`
+            // gives it the lowest metric.
             Self::Openresolv => &["-x", "-m", "0", "-a"],
             Self::Debian => &["-a"],
         }
@@ -264,7 +265,7 @@ impl Resolvconf {
 
     fn delete_options(self, entry: &str) -> Vec<&str> {
         match self {
-            // `-f` makes it succeed if the entry is gone already.
+            // With `-f`, the command succeeds even if the entry is gone already.
             Self::Openresolv => vec!["-f", "-d", entry],
             Self::Debian => vec!["-d", entry],
         }

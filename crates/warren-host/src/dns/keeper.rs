@@ -1,4 +1,4 @@
-//! Keeps a host's resolvers as set, in a task.
+//! Sets a host's resolvers, and keeps them that way by a background task.
 
 use std::{
     net::SocketAddr,
@@ -17,8 +17,8 @@ use super::{
     watch::Watch,
 };
 
-/// The host's resolvers, set as planned and kept that way. Hand this to [`Dns::undo`]. If this is dropped instead,
-/// the resolvers stay set until [`super::recover`].
+/// The host's resolvers, set as planned and kept that way. Call [`Dns::undo`] at the end. If this is dropped instead, the
+/// resolvers stay set until [`super::recover`] restores them.
 #[derive(Debug)]
 #[must_use = "the resolvers stay set until Dns::undo"]
 pub struct Dns {
@@ -41,13 +41,13 @@ impl Dns {
     /// Switches to another plan of the same profile. Does nothing if the plan is the same.
     ///
     /// # Errors
-    /// If the resolvers cannot be set. In that case the host's own are back, unless the error says otherwise.
+    /// If the resolvers cannot be set. In that case the host's own resolvers are restored, unless the error says otherwise.
     pub async fn change(self, plan: DnsPlan) -> Result<Self, DnsError> {
         if plan == self.plan { Ok(self) } else { self.renew(plan).await }
     }
 
-    /// Carries out a plan even if it is already in force: systemd-resolved forgets a device's resolvers with the
-    /// device.
+    /// Carries out a plan even if it is already in force. This is needed for a recreated device, because systemd-resolved forgets
+    /// the resolvers of a deleted one.
     ///
     /// # Errors
     /// As for [`Self::change`].
@@ -60,18 +60,18 @@ impl Dns {
     /// Puts back the earlier resolvers, or those that another program has set since.
     ///
     /// # Errors
-    /// The part that could not be put back; [`super::recover`] tries again.
+    /// If a part could not be put back. [`super::recover`] tries again.
     pub async fn undo(self) -> Result<(), DnsError> {
         self.stop().await?.release().await
     }
 
-    /// How the resolvers are set.
+    /// The plan in force.
     pub fn plan(&self) -> &DnsPlan {
         &self.plan
     }
 
-    /// The resolvers that programs would ask without this plan, as far as this can be found out. Empty if all programs
-    /// ask systemd-resolved, which knows the resolvers itself.
+    /// The resolvers that programs would ask without this plan, as far as this can be found out. Empty if all programs ask
+    /// systemd-resolved, because systemd-resolved itself then chooses the resolvers.
     pub fn below(&self) -> Vec<SocketAddr> {
         below(&self.plan).unwrap_or_default()
     }
@@ -84,14 +84,14 @@ impl Dns {
 
     async fn stop(self) -> Result<Held, DnsError> {
         let Self { plan, stop, task } = self;
-        // The task ends when it is told to, or when its sender is gone.
+        // Dropping the sender ends the task.
         drop(stop);
         task.await.map_err(|error| DnsError::State { path: plan.state, source: std::io::Error::other(error) })
     }
 }
 
 fn below(plan: &DnsPlan) -> Result<Vec<SocketAddr>, DnsError> {
-    // Only the stub needs to know the host's other resolvers.
+    // Only a stub uses the host's own resolvers, and a plan without a split has no stub.
     if plan.split.is_none() {
         return Ok(Vec::new());
     }
@@ -110,7 +110,7 @@ fn below(plan: &DnsPlan) -> Result<Vec<SocketAddr>, DnsError> {
 }
 
 async fn keep(held: Held, plan: DnsPlan, mut stopped: oneshot::Receiver<()>) -> Held {
-    // The watch begins before the first check, so that no change falls between the two.
+    // The watch begins before the first check, so that no change between the two is missed.
     let watch = Watch::new(watched());
     let mut patience = Patience::default();
     loop {
@@ -133,13 +133,13 @@ async fn keep(held: Held, plan: DnsPlan, mut stopped: oneshot::Receiver<()>) -> 
         };
         tokio::select! {
             () = next => {}
-            // Only the wait is cut short; a repair always runs to its end.
+            // A stop interrupts only this wait. A repair always runs to its end.
             _ = &mut stopped => return held,
         }
     }
 }
 
-/// The paths that change when a host's resolvers do, whatever the method.
+/// The paths that change when the host's resolvers change, for all methods.
 fn watched() -> Vec<PathBuf> {
     let file = Path::new(RESOLV_CONF);
     let directory = file.parent().unwrap_or(file);
@@ -153,7 +153,7 @@ struct Patience {
 }
 
 impl Patience {
-    /// How long to leave the other program's change in place now.
+    /// Records a repair. Returns how long to wait before the next one.
     fn after_repair(&mut self, now: Instant) -> Duration {
         self.recent.retain(|repair| now.duration_since(*repair) < LONG_PAUSE);
         self.recent.push(now);
@@ -168,8 +168,8 @@ impl Patience {
 }
 
 const LONG_PAUSE: Duration = Duration::from_secs(30);
-/// Maximum number of repairs in a period. Network changes cause fewer, while two programs that undo each
-/// other's changes cause more.
+/// Number of repairs within [`LONG_PAUSE`] after which Warren pauses for that time. Network changes cause fewer repairs. Two
+/// programs that undo each other's changes cause more.
 const MOST_REPAIRS: usize = 10;
 
 #[cfg(test)]

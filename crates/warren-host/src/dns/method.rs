@@ -29,16 +29,17 @@ pub(super) enum Method {
 pub(super) enum Resolvconf {
     /// openresolv, which can leave out every other entry's servers.
     Openresolv,
-    /// Debian's resolvconf. It orders entries by their names, with those of tunnels first.
+    /// Debian's resolvconf, which orders entries by their names, with tunnels first.
     Debian,
 }
 
-/// The methods that this host needs. It may need several: programs may ask systemd-resolved directly or read the file.
+/// The methods that this host needs. There may be several, because some programs ask systemd-resolved directly and others read
+/// the file.
 pub(super) async fn of_host(path: &Path, device: &DeviceName) -> Vec<Method> {
     let mut methods = Vec::new();
     if resolved_runs() {
         methods.push(Method::Resolved { device: device.clone() });
-        // Programs that read the file end up at systemd-resolved as well.
+        // The file refers to systemd-resolved, so programs that read the file also send their queries to systemd-resolved.
         if leads_to_stub(path) {
             return methods;
         }
@@ -51,18 +52,19 @@ pub(super) async fn of_host(path: &Path, device: &DeviceName) -> Vec<Method> {
     methods
 }
 
-/// The socket outlives systemd-resolved, so this asks it for an answer.
+/// Whether systemd-resolved runs. The existence of its socket is not enough, because the socket stays after systemd-resolved has
+/// ended. So this connects to it.
 pub(super) fn resolved_runs() -> bool {
     UnixStream::connect(RESOLVED_SOCKET).is_ok()
 }
 
-/// Whether programs that read the file ask systemd-resolved.
+/// Whether the file contains only systemd-resolved's addresses, so that programs that read the file ask systemd-resolved.
 pub(super) fn leads_to_stub(path: &Path) -> bool {
     let servers = fs::read_to_string(path).map(|text| nameservers(&text)).unwrap_or_default();
     !servers.is_empty() && servers.iter().all(|server| STUBS.contains(&server.to_string().as_str()))
 }
 
-/// Finds the resolvconf program that writes the file. `None` if no such program does.
+/// Finds out which resolvconf program writes the file. `None` if none does.
 async fn resolvconf(path: &Path) -> Option<Resolvconf> {
     let leads_there = fs::canonicalize(path).is_ok_and(|path| path.starts_with("/run/resolvconf"));
     let says_so = fs::read_to_string(path).is_ok_and(|text| {

@@ -19,12 +19,12 @@ pub fn nameservers(text: &str) -> Vec<IpAddr> {
     named(text).map(|(address, _)| address).collect()
 }
 
-/// Like [`nameservers`], with the port and the device of a link-local address. A link-local address without its device cannot be
-/// asked, so it is left out.
+/// Like [`nameservers`], with the port and the device of a link-local address. A link-local address without a device is left out,
+/// because no query can be sent to it.
 pub(super) fn to_ask(text: &str) -> Vec<SocketAddr> {
     let server = |(address, device): (IpAddr, &str)| match address {
         IpAddr::V6(address) if address.is_unicast_link_local() => {
-            // A device's name has no slash, so this stays in that directory.
+            // The name is checked, so that the path below cannot lead to another directory.
             let is_name = !device.contains('/') && !["", ".", ".."].contains(&device);
             let index = is_name.then(|| fs::read_to_string(format!("/sys/class/net/{device}/ifindex")));
             let index = device.parse().ok().or_else(|| index?.ok()?.trim().parse().ok())?;

@@ -1,13 +1,13 @@
-//! The record of which profiles have put resolvers into a host's `resolv.conf`, and of its earlier content.
+//! The record of the profiles that have put resolvers into a host's `resolv.conf`, and of the file's earlier content.
 //!
-//! Several profiles may be up at once, and they go down in any order. Each is a layer: the newest layer's resolvers
-//! are in the file, and the original returns with the end of the last layer. The record is in the state directory,
-//! because the file outlives a boot. Every text that Warren writes bears a marker, so Warren never mistakes its own
-//! text for an original.
+//! Several profiles may be up at once, and they go down in any order. Each profile is a layer. The file contains the newest
+//! layer's resolvers, and the original is restored when the last layer is removed. The record is in the state directory, because
+//! the changed file stays after a reboot. Every text that Warren writes contains a marker, so Warren never mistakes its own text
+//! for an original.
 //!
-//! If another program writes the file while layers exist (a DHCP client after a network change), its text is the new
-//! original. The earlier original stays below it. A VPN that started later, for instance, has saved Warren's text and
-//! puts it back when it stops. The VPN's own text then no longer counts as the original.
+//! If another program writes the file while layers exist (a DHCP client after a network change), its text is the new original.
+//! The earlier original is kept too. For instance, a VPN that started after Warren has saved Warren's text, and puts this text
+//! back when it stops. Then the VPN's own text no longer counts as the original, and the earlier one does again.
 
 use std::{
     fs::{self, File},
@@ -49,9 +49,10 @@ pub(super) struct Record {
 pub(super) enum Found {
     /// The file is exactly as Warren wrote it.
     Ours,
-    /// The file bears Warren's marker but differs: another program wrote into it at the same time.
+    /// The file contains Warren's marker but differs from what Warren wrote, because another program wrote into it at the same
+    /// time.
     Garbled,
-    /// Another program wrote it.
+    /// Another program wrote the file.
     Foreign,
 }
 
@@ -69,8 +70,8 @@ struct Contents {
 struct Layer {
     owner: String,
     servers: Vec<IpAddr>,
-    /// Whether the resolvers are stubs. If so, the original's other settings stay in the file. Records of earlier versions do not
-    /// contain this.
+    /// Whether the layer's resolver is a stub. In that case the original's other settings stay in the file. Records of earlier
+    /// versions lack this field.
     #[serde(default)]
     is_split: bool,
 }
@@ -117,7 +118,8 @@ impl Record {
         self.contents.layers.push(layer);
         let Err(error) = self.write(standing) else { return Ok(()) };
         if before.is_empty() {
-            // A file that could not be written may well be unchanged, so a failure here is ignored.
+            // The error of the write is returned. A failure to restore the file is ignored, because the file may not have been
+            // changed at all.
             drop(self.restore());
         }
         self.contents.layers = before;
@@ -146,7 +148,7 @@ impl Record {
         Ok(true)
     }
 
-    /// If another program has written the file, puts the topmost layer's resolvers back.
+    /// If another program has written the file, writes the newest layer's resolvers into it again.
     pub(super) fn repair(&mut self) -> Result<Found, DnsError> {
         if self.contents.layers.is_empty() {
             return Ok(Found::Ours);
@@ -168,7 +170,7 @@ impl Record {
         self.contents.layers.iter().any(|layer| layer.owner == owner)
     }
 
-    /// The resolvers that programs would ask without the layer of `owner` and those above it.
+    /// The resolvers that programs would ask without the layer of `owner` and all newer layers.
     pub(super) fn below(&self, owner: &str) -> Vec<SocketAddr> {
         let layers = self.contents.layers.iter().take_while(|layer| layer.owner != owner);
         match layers.last() {
@@ -177,7 +179,7 @@ impl Record {
         }
     }
 
-    /// Returns the text of the newest original, or of the file to which the original leads.
+    /// Returns the text of the newest original. If the original is a link, returns the text of the link's target.
     fn original_text(&self) -> Option<String> {
         match self.contents.originals.last()? {
             Standing::Link { target } => {
@@ -188,12 +190,12 @@ impl Record {
         }
     }
 
-    /// The text of the topmost layer.
+    /// The text of the newest layer.
     fn wanted(&self) -> Option<String> {
         let top = self.contents.layers.last()?;
         let mut wanted = text(&top.owner, &top.servers, &self.path);
-        // A full tunnel drops these settings, because a network's `search` would complete short names with
-        // the network's own domain.
+        // The original's settings are kept only if no layer is a full tunnel. In a full tunnel, a network's `search` would
+        // complete short names with the network's own domain.
         if self.contents.layers.iter().all(|layer| layer.is_split) {
             let original = self.original_text().unwrap_or_default();
             let is_kept = |line: &&str| {
@@ -230,14 +232,15 @@ impl Record {
             }
             let is_untouched =
                 self.contents.written.is_none() || resolv_conf::stamp(&self.file) == self.contents.written;
-            // Another program, such as a VPN, had saved Warren's text and has put it back. That program's own text no
-            // longer counts as an original.
+            // Another program, such as a VPN, had saved Warren's text and has put it back. So the text that this program had
+            // written before no longer counts as an original.
             if !is_untouched && originals.len() > 1 {
                 originals.pop();
             }
             return Found::Ours;
         }
-        // The power failed during a write, or somebody emptied the file. Replacing an empty file loses no resolver.
+        // An empty file is the result of a power cut during a write, or somebody emptied it. It counts as Warren's, because
+        // replacing it loses no resolver.
         let is_empty = standing.text() == Some("");
         if is_empty && self.contents.written.is_none() {
             return Found::Garbled;
@@ -249,7 +252,7 @@ impl Record {
     /// Makes `standing` the newest original.
     fn add_original(&mut self, standing: Standing) {
         let originals = &mut self.contents.originals;
-        // If the host returns to a network, that network counts as the newest.
+        // If the host returns to a network, the network's text becomes the newest original again.
         originals.retain(|original| *original != standing);
         originals.push(standing);
         if originals.len() > MOST_ORIGINALS {
@@ -262,13 +265,13 @@ impl Record {
         marker(standing).is_some_and(|record| record == self.path)
     }
 
-    /// Writes the topmost layer's resolvers into the file in place of `standing`, which the caller has read and compared with the
+    /// Writes the newest layer's resolvers into the file in place of `standing`, which the caller has read and compared with the
     /// record. If another program writes first, its text becomes the newest original, and Warren replaces that text.
     fn write(&mut self, mut standing: Standing) -> Result<(), DnsError> {
         for _ in 0..MOST_TRIES {
             let Some(wanted) = self.wanted() else { return Ok(()) };
-            // The record is on the disk before the file changes. If this process is killed during the write, the next check has no
-            // stamp to compare, and treats the file as untouched.
+            // The record is on the disk before the file changes. If this process is killed during the write, the record has no
+            // stamp, so the next check treats the file as unchanged since Warren's last write.
             self.contents.written = None;
             self.keep()?;
             if replace::replace(&self.file, &standing, &with_text(&standing, wanted))? {
@@ -281,7 +284,8 @@ impl Record {
         Err(self.contended())
     }
 
-    /// Puts the newest original back in place of Warren's text. A text that another program has written meanwhile stays.
+    /// Puts the newest original back in place of Warren's text. If another program has written the file meanwhile, its text
+    /// stays.
     fn restore(&mut self) -> Result<(), DnsError> {
         for _ in 0..MOST_TRIES {
             let (standing, found) = self.look()?;
@@ -297,7 +301,7 @@ impl Record {
         DnsError::of_write(&self.file, io::Error::other("another program writes it again and again"))
     }
 
-    /// Finishes a replacement that a killed process left half done.
+    /// Completes a replacement of the file during which a process was killed.
     fn settle(&mut self) -> Result<(), DnsError> {
         if self.contents.layers.is_empty() {
             return Ok(());
@@ -317,8 +321,8 @@ impl Record {
                 self.keep()?;
             }
         } else if is_theirs && self.contents.originals.contains(&standing) {
-            // The process was killed after an original had replaced this object. Another program wrote this object later,
-            // so it goes back.
+            // The process was killed after an original had replaced this object. Another program wrote this object later, so it
+            // is put back.
             return replace::put_back(&self.file, &standing, &left);
         }
         replace::forget(&self.file)
@@ -345,7 +349,7 @@ pub(super) fn text(owner: &str, servers: &[IpAddr], record: &Path) -> String {
     )
 }
 
-/// A file with this text, and with the mode and owner of the file that stands there.
+/// Returns a file with this text, and with the mode and owner of `standing`.
 fn with_text(standing: &Standing, text: String) -> Standing {
     let content = Content::Text(text);
     match standing {
@@ -354,22 +358,22 @@ fn with_text(standing: &Standing, text: String) -> Standing {
         }
         Standing::Link { .. } | Standing::Missing => {
             let Owner { user, group } = Owner::own();
-            // Programs of every user read this file.
+            // A new file must be readable by all users.
             Standing::File { content, mode: 0o644, user, group }
         }
     }
 }
 
-/// The record that the marker in one of Warren's texts names.
+/// Returns the path of the record in the marker of a text that Warren wrote. `None` if the text has no marker.
 fn marker(standing: &Standing) -> Option<&Path> {
     standing.text()?.lines().take(2).find_map(|line| line.strip_prefix(MARKER)).map(Path::new)
 }
 
 /// Returns the record's name.
 ///
-/// If the file's marker names a record in this state directory, that one is used. Otherwise the name comes from the
-/// directory's inode, or from the file's if it is mounted over another one. So each host has its own record even if
-/// hosts (such as namespaces) share a state directory but not `/etc`.
+/// If the file's marker refers to a record in this state directory, this is the record. Otherwise the name is made from the inode
+/// of the file's directory, or of the file itself if it is a mount point. So mount namespaces that share a state directory but
+/// not `/etc` have separate records.
 fn name(state: &Path, file: &Path) -> Result<String, DnsError> {
     if let Some(record) = marker(&Standing::at(file)?)
         && record.parent() == Some(state)
@@ -386,7 +390,7 @@ fn name(state: &Path, file: &Path) -> Result<String, DnsError> {
     Ok(format!("{PREFIX}{inode}"))
 }
 
-/// Returns the mount that `path` itself is on. `None` if the path does not exist or the kernel does not tell the mount.
+/// Returns the ID of the mount that contains `path`. `None` if the path does not exist or the kernel does not report the mount.
 fn mount(path: &Path) -> io::Result<Option<u64>> {
     match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID) {
         Ok(found) => Ok(Some(found.stx_mnt_id).filter(|_| found.stx_mask & StatxFlags::MNT_ID.bits() != 0)),
@@ -402,10 +406,10 @@ const MARKER: &str = "# warren-record ";
 /// The prefix of records' names.
 const PREFIX: &str = "resolv.conf.";
 const LOCK: &str = "lock";
-/// Enough for a laptop that roams for days; older originals are forgotten.
+/// Maximum number of originals. It is enough for a laptop that roams for days. Older originals are forgotten.
 const MOST_ORIGINALS: usize = 16;
-/// Each try takes milliseconds. If another program is faster this many times in a row, it never stops
-/// writing.
+/// Maximum number of tries to write the file. Each takes milliseconds. A program that writes first this many times in a row never
+/// stops writing.
 const MOST_TRIES: usize = 10;
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! Replaces the file from which programs read the resolvers. If another program replaces the file at the same moment, the other
 //! program's file stays. There are two exceptions: a file system that lacks the flags of renameat2(2) ([`rename_over`],
-//! [`place_if_free`]), and a program that writes the file in place between Warren's last look and Warren's write.
+//! [`place_if_free`]), and a program that writes the file in place between Warren's last comparison and Warren's write.
 //!
 //! A regular file is changed in place, so its inode, mode, owner and labels stay. This is also the only way to change a file that
 //! is mounted over another one, which is common in containers. The file is opened once, compared with the state that the caller
 //! saw, and written through the same descriptor. If another program renames its own file to the path meanwhile, that file stays.
 //!
-//! A symbolic link is replaced as a link and never followed, because its target belongs to another program. Warren's file
-//! and the link change places in one step, so Warren can examine the object that it took away.
+//! A symbolic link is replaced as a link and never followed, because its target belongs to another program. Warren's file and the
+//! link are exchanged atomically. Afterwards Warren compares the object that it took away with the expected one.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -31,7 +31,8 @@ use crate::durable_file::{self, Owner, sync_directory_of};
 
 /// Puts `new` at `path`, durably, in place of `seen`. Returns whether it has done so.
 ///
-/// `false` means that another program was faster. Then `path` stays as that program left it, even if it left nothing there.
+/// `false` means that another program has changed `path` first. Then `path` stays as this program left it, even if it has removed
+/// the object.
 pub(super) fn replace(path: &Path, seen: &Standing, new: &Standing) -> Result<bool, DnsError> {
     let replaced = match (seen, new) {
         (Standing::Missing, Standing::Missing) => Ok(true),
@@ -46,17 +47,19 @@ pub(super) fn replace(path: &Path, seen: &Standing, new: &Standing) -> Result<bo
         .map_err(|source| DnsError::of_write(path, source))
 }
 
-/// The object that a killed process left beside `path`: the one that it was about to put there, or the one that it took away.
+/// Returns the object that a killed process left beside `path`: the one that it was about to put at `path`, or the one that it
+/// took away from `path`.
 pub(super) fn left_behind(path: &Path) -> Result<Standing, DnsError> {
     Standing::at(&beside(path))
 }
 
-/// Removes what a killed process left beside `path`.
+/// Removes the object that a killed process left beside `path`.
 pub(super) fn forget(path: &Path) -> Result<(), DnsError> {
     durable_file::remove(&beside(path)).map_err(|source| DnsError::of_write(path, source))
 }
 
-/// Puts what a killed process left beside `path` back in place of `seen`, unless another program has put something newer there.
+/// Moves the object that a killed process left beside `path` back to `path` in place of `seen`, unless another program has put a
+/// newer object at `path`.
 pub(super) fn put_back(path: &Path, seen: &Standing, left: &Standing) -> Result<(), DnsError> {
     let done = match seen {
         Standing::Missing => place_if_free(path),
@@ -71,12 +74,12 @@ fn overwrite(path: &Path, seen: &Standing, new: &Standing) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound || is(&error, Errno::LOOP) => return Ok(false),
         opened => opened?,
     };
-    // From here on this file is read and written, wherever its name leads.
+    // From here on, the opened file is read and written, even if another file gets its name.
     if Standing::of(&file)? != *seen {
         return Ok(false);
     }
     if let Err(error) = write_over(&file, new) {
-        // A text that is only half written would look like another program's.
+        // After a failed write, the old text is written back, because an incomplete text would look like another program's.
         drop(write_over(&file, seen));
         return Err(error);
     }
@@ -85,9 +88,9 @@ fn overwrite(path: &Path, seen: &Standing, new: &Standing) -> io::Result<bool> {
     Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
 }
 
-/// Overwrites a file's content from its start, and then cuts off the rest of the old content. So a concurrent
-/// reader sees the new first lines, and after a power cut the file still begins with them. The rest is first
-/// overwritten with empty lines, so no old line is left if the process is killed in between.
+/// Overwrites a file's content from its start, and then truncates the file. It is not truncated first, so a concurrent reader
+/// always sees the first lines, even after a power cut. The rest of the old content is overwritten with empty lines before the
+/// truncation, so no old line is left if the process is killed in between.
 fn write_over(mut file: &File, new: &Standing) -> io::Result<()> {
     let Standing::File { content, mode, user, group } = new else { return Ok(()) };
     file.rewind()?;
@@ -97,20 +100,21 @@ fn write_over(mut file: &File, new: &Standing) -> io::Result<()> {
     file.write_all(&padded)?;
     file.set_len(u64::try_from(content.bytes().len()).map_err(io::Error::other)?)?;
     Owner { user: *user, group: *group }.give(file)?;
-    // Set after the owner, because chown(2) can clear bits of the mode.
+    // The mode is set after the owner, because chown(2) can clear bits of the mode.
     if file.metadata()?.mode() & 0o7777 != *mode {
         file.set_permissions(Permissions::from_mode(*mode))?;
     }
     Ok(())
 }
 
-/// Removes the object at `path` if it is `seen`. Moves it aside first, and compares it there.
+/// Removes the object at `path` if it is `seen`. Moves the object aside first, and then compares it with `seen`.
 fn take_away(path: &Path, seen: &Standing) -> io::Result<bool> {
     let beside = beside(path);
     durable_file::remove(&beside)?;
     match fs::rename(path, &beside) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        // A mount point cannot be removed. An empty file means the same to its readers.
+        // A mount point cannot be removed, so its content is removed instead. To a reader, an empty file means the same as no
+        // file.
         Err(error) if is(&error, Errno::BUSY) => return overwrite(path, seen, &seen.emptied()),
         moved => moved?,
     }
@@ -121,7 +125,7 @@ fn take_away(path: &Path, seen: &Standing) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Makes the object beside `path`.
+/// Creates the object `new` beside `path`.
 fn prepare(path: &Path, new: &Standing) -> io::Result<()> {
     let beside = beside(path);
     durable_file::remove(&beside)?;
@@ -135,7 +139,7 @@ fn prepare(path: &Path, new: &Standing) -> io::Result<()> {
     }
 }
 
-/// Moves the object beside `path` there if `path` is free, and removes it otherwise. Returns whether it was moved.
+/// Moves the object beside `path` to `path` if nothing exists there. Otherwise removes the object. Returns whether it was moved.
 fn place_if_free(path: &Path) -> io::Result<bool> {
     let beside = beside(path);
     let is_there = || fs::symlink_metadata(path).is_ok();
@@ -149,9 +153,9 @@ fn place_if_free(path: &Path) -> io::Result<bool> {
 
 /// Exchanges `new`, which is beside `path`, with the object at `path`, and removes that object if it is `seen`.
 ///
-/// Otherwise another program has put the object there meanwhile. It is newer than both, so it goes back in a second exchange.
-/// That exchange must take `new` away again. If it takes another object away, another program was faster again, and its
-/// object goes back too.
+/// If it is not `seen`, another program has put it at `path` meanwhile. This object is the newest, so a second exchange puts it
+/// back. If the second exchange takes away another object than `new`, another program has changed `path` again, and its object is
+/// put back too.
 fn exchange(path: &Path, seen: &Standing, new: &Standing) -> io::Result<bool> {
     let beside = beside(path);
     let (mut expected, mut placed) = (seen.clone(), new.clone());
@@ -161,7 +165,7 @@ fn exchange(path: &Path, seen: &Standing, new: &Standing) -> io::Result<bool> {
             Err(Errno::NOENT) => return durable_file::remove(&beside).map(|()| false),
             Err(errno) if is_unsupported(errno) => return rename_over(path, &expected),
             Err(errno) => {
-                // Another program's object must stay: the next start puts it back.
+                // If the object beside `path` is another program's, it is not removed, so that the next start can put it back.
                 if placed == *new {
                     drop(fs::remove_file(&beside));
                 }
@@ -180,7 +184,7 @@ fn exchange(path: &Path, seen: &Standing, new: &Standing) -> io::Result<bool> {
 }
 
 /// Replaces the object at `path` if it is `seen`, on a file system that cannot exchange two objects. An object that another
-/// program puts there between the look and the rename is lost.
+/// program puts at `path` between the comparison and the rename is lost.
 fn rename_over(path: &Path, seen: &Standing) -> io::Result<bool> {
     let beside = beside(path);
     if looked_at(path)? != *seen {

@@ -1,4 +1,4 @@
-//! Reads the file from which programs read the resolvers.
+//! Reads `resolv.conf` as an object: a file, a link, or nothing.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -58,7 +58,7 @@ impl Standing {
         let mut looks = 1;
         loop {
             match Self::look(path) {
-                // Another program replaced the object between two system calls.
+                // Another program has replaced the object between two system calls, so it is read again.
                 Err(error) if looks < MOST_LOOKS && is_change(&error) => looks += 1,
                 Err(source) => return Err(DnsError::Read { path: path.to_owned(), source }),
                 Ok(None) => return Err(DnsError::NotAFile(path.to_owned())),
@@ -67,7 +67,7 @@ impl Standing {
         }
     }
 
-    /// `None` stands for an object that is neither a file nor a link.
+    /// Reads the object once. `None` if it is neither a file nor a link.
     fn look(path: &Path) -> io::Result<Option<Self>> {
         let metadata = match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(Self::Missing)),
@@ -142,7 +142,7 @@ fn is_change(error: &io::Error) -> bool {
         || [Errno::LOOP, Errno::INVAL].iter().any(|errno| is(error, *errno))
 }
 
-/// O_NOFOLLOW. A link that appears between two system calls must not lead to another program's file.
+/// O_NOFOLLOW, so that a link that appears between two system calls does not redirect the access to another program's file.
 pub(super) const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-/// Enough for any program that replaces the file now and then.
+/// Maximum number of attempts to read the object. It is enough unless a program replaces the file all the time.
 const MOST_LOOKS: u32 = 10;

@@ -18,7 +18,7 @@ pub enum Servers {
 pub struct DnsFacts<'a> {
     /// The profile's setting.
     pub wanted: &'a Servers,
-    /// The resolvers that the exit names.
+    /// The resolvers that the exit grants.
     pub of_exit: &'a [IpAddr],
     /// Networks that go through the tunnel.
     pub include: &'a [IpNet],
@@ -34,12 +34,12 @@ pub struct DnsFacts<'a> {
 
 /// The resolvers to set, in order. If the list is empty, the host's resolvers stay as they are.
 ///
-/// A tunnel that does not carry everything uses the exit's resolvers only for the domains that the profile names. If the
-/// profile names no domains, the host's own resolvers stay.
+/// A split tunnel uses the exit's resolvers only for the domains that the profile lists. If the profile lists no domains, the
+/// host's own resolvers stay.
 ///
-/// The exit's resolvers are used only if the tunnel leads to them. Without this rule, a tunnel to a few networks would
-/// send all names, outside the tunnel, to a resolver that the host did not use before. Resolvers that a profile lists
-/// are used as listed, unless the tunnel makes them unreachable.
+/// An exit's resolver is used only if the tunnel routes to it. Otherwise a split tunnel would send all queries outside the
+/// tunnel, to a resolver that the host did not use before. Resolvers that a profile lists are used as listed, unless the tunnel
+/// makes them unreachable.
 pub fn choose(facts: &DnsFacts<'_>) -> Vec<IpAddr> {
     match facts.wanted {
         Servers::Exit if !is_full(facts.include) && !facts.has_domains => Vec::new(),
@@ -57,7 +57,7 @@ pub fn choose(facts: &DnsFacts<'_>) -> Vec<IpAddr> {
     }
 }
 
-/// Whether a tunnel carries all of an IP version. The profile may list it in any number of pieces.
+/// Whether a tunnel carries all of an IP version, even if `include` lists it in several pieces.
 pub fn is_full(include: &[IpNet]) -> bool {
     IpNet::aggregate(&include.to_vec()).iter().any(|network| network.prefix_len() == 0)
 }
@@ -68,7 +68,8 @@ impl DnsFacts<'_> {
         Self::leads_to(self.include, self.exclude, address)
     }
 
-    /// Whether a tunnel to `include` but not to `exclude` takes packets to `address`: the longer prefix wins.
+    /// Whether a tunnel to `include` but not to `exclude` takes packets to `address`. If networks of both lists contain the
+    /// address, the longer prefix decides.
     pub(super) fn leads_to(include: &[IpNet], exclude: &[IpNet], address: IpAddr) -> bool {
         let longest = |networks: &[IpNet]| {
             networks.iter().filter(|network| network.contains(&address)).map(IpNet::prefix_len).max()

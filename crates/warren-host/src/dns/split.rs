@@ -1,7 +1,7 @@
 //! Looks up only the names below some domains at the tunnel's resolvers.
 //!
-//! systemd-resolved does that by itself. On other hosts, programs ask a stub resolver of the client daemon. The stub
-//! asks either the tunnel's resolvers or those that the host would ask without the tunnel.
+//! systemd-resolved can do this itself. On other hosts, programs ask a stub resolver of the client daemon. The stub asks either
+//! the tunnel's resolvers or those that the host would ask without the tunnel.
 
 use std::{
     fs,
@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 
 use super::nameservers::to_ask;
 
-/// The names for which the tunnel's resolvers are asked.
+/// The domains for which the tunnel's resolvers are asked, and the stub resolver that does this.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitDns {
-    /// Domains without a final dot. Names below them belong to them.
+    /// Domains without a final dot. They include all names below them.
     pub domains: Vec<String>,
     /// The address at which the daemon's stub resolver answers, on port 53.
     pub stub: IpAddr,
 }
 
-/// The resolvers in the entries of resolvconf(8) besides `own`, in the order of the entries' names. Both programs of that name
-/// keep an entry as a file.
+/// The resolvers in all entries of resolvconf(8) except `own`, in the order of the entries' names. Both resolvconf programs store
+/// each entry as a file.
 pub(super) fn entries_beside(own: &str) -> Vec<SocketAddr> {
     let mut files = Vec::new();
     for directory in ["interface", "interfaces", "keys"] {

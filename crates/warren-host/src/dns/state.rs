@@ -1,4 +1,4 @@
-//! Files of the state directory. A reader gets the old content or the new, even after a power cut.
+//! Files of the state directory. Each is replaced atomically: a reader gets the old content or the new, even after a power cut.
 
 use std::{io, path::Path};
 

@@ -8,12 +8,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Watches files and directories. A file needs two watches: one of itself and one of its directory. The directory
-/// reports that the file was replaced. If the file is mounted over another one, only the file itself reports a write.
+/// Watches files and directories. A file needs two inotify watches. The watch on its directory reports when the file is replaced.
+/// The watch on the file reports writes to the file, even if the file is a mount point.
 #[derive(Debug)]
 pub(super) struct Watch {
     paths: Vec<PathBuf>,
-    /// The inotify descriptor. `None` if no watch is left, as on desktops where other programs use them all.
+    /// The inotify descriptor. `None` if none is available, for example on a desktop where other programs use up the limit.
     inotify: Option<Receiver>,
 }
 
@@ -28,22 +28,21 @@ impl Watch {
         if watch.arm() { watch } else { Self { inotify: None, ..watch } }
     }
 
-    /// Waits until something may have changed and the writer is probably done.
+    /// Waits until something may have changed and the writer has probably finished.
     pub(super) async fn changed(&self) {
         // Without inotify, the caller checks the files at this interval.
         let Some(inotify) = &self.inotify else { return sleep(LOOK_EVERY).await };
         if inotify.readable().await.is_err() {
             return sleep(LOOK_EVERY).await;
         }
-        // The number of pauses is bounded, so that a program that never stops writing cannot delay the repair
-        // for ever.
+        // The number of pauses is limited, because a program that never stops writing must not delay the repair for ever.
         for _ in 0..MOST_PAUSES {
             drain(inotify);
             if timeout(PAUSE, inotify.readable()).await.is_err() {
                 break;
             }
         }
-        // A replaced file is a new inode, so watch it again.
+        // If the file was replaced, it is a new inode, which needs a new watch.
         self.arm();
     }
 
@@ -71,7 +70,7 @@ fn drain(inotify: &Receiver) {
 
 /// The time between two checks without inotify. The tunnel's resolvers must be back within two seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Gives a program that writes a file line by line time to finish.
+/// The pause in which a program that writes a file line by line can finish.
 const PAUSE: Duration = Duration::from_millis(100);
 // Limits the pauses to half a second, so that the repair still comes within those two seconds.
 const MOST_PAUSES: usize = 5;

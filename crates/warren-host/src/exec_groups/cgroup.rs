@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// In the tunnel, while the host may be outside.
+    /// Inside the tunnel. The host's own traffic may be outside.
     Inside,
-    /// Outside, while the host is in the tunnel.
+    /// Outside the tunnel, while the host's own traffic is inside.
     Outside,
 }
 
 /// A profile's cgroup for one side, in the hierarchy of cgroup v2.
 ///
-/// It has the path of a systemd slice, so systemd can put units into it. systemd keeps processes out of a slice itself,
-/// so `warren exec` uses a cgroup below the slice.
+/// The cgroup is a systemd slice, so that systemd can put units into it. A slice itself may not contain processes, so `warren
+/// exec` uses another cgroup below the slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecGroup {
     root: PathBuf,
@@ -59,13 +59,14 @@ impl ExecGroup {
         Ok(Self { root: root.into(), slice: slice_path(name, parent) })
     }
 
-    /// The cgroup's path as nft reads it: below /sys/fs/cgroup.
+    /// The cgroup's path in nft's syntax, relative to /sys/fs/cgroup.
     pub fn nft_path(&self) -> String {
         let hybrid = self.root.strip_prefix(NFT_ROOT).unwrap_or(Path::new(""));
         hybrid.join(&self.slice).display().to_string()
     }
 
-    /// Creates the cgroup if it is missing. Rules about it take effect when the table is loaded next.
+    /// Creates the cgroup if it is missing. A table that refers to it must be loaded again, because nft resolves the path when it
+    /// loads the table.
     ///
     /// # Errors
     /// If the kernel refuses. The error names the path.
@@ -135,7 +136,7 @@ impl ExecGroup {
         events.is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
     }
 
-    /// The file into which a process writes its number to move into the cgroup.
+    /// The file into which a process ID is written to move the process into the cgroup.
     pub fn entrance(&self) -> PathBuf {
         self.leaf().join("cgroup.procs")
     }
@@ -143,11 +144,11 @@ impl ExecGroup {
     /// Ends every process in the cgroup and below, at once. Does nothing on Linux before 5.14, which cannot do
     /// this.
     pub(crate) fn kill(&self) {
-        // A cgroup that is gone has no processes.
+        // An error is ignored, because a cgroup that no longer exists has no processes.
         drop(fs::write(self.directory().join("cgroup.kill"), "1"));
     }
 
-    /// Removes the cgroup if it has no process. One that systemd uses stays.
+    /// Removes the cgroup if it has no processes. A cgroup that systemd uses stays.
     pub fn remove(&self) {
         let slice = self.directory();
         for directory in [self.leaf(), slice.clone()].iter().map(PathBuf::as_path).chain(slice.parent()) {
@@ -167,8 +168,8 @@ impl ExecGroup {
     }
 }
 
-/// The path of a slice as systemd makes it. A dash in a slice's name stands for one level down, so dashes in a profile's
-/// name are escaped as systemd.unit(5) says.
+/// The path of a slice as systemd makes it. In a slice's name, a dash separates levels of the hierarchy, so dashes in a profile's
+/// name are escaped (systemd.unit(5)).
 fn slice_path(name: &str, parent: &str) -> String {
     let name = name.replace('-', r"\x2d");
     format!("{parent}.slice/{parent}-{name}.slice")
@@ -193,7 +194,7 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
 const NFT_ROOT: &str = "/sys/fs/cgroup";
 /// The cgroup below a slice that `warren exec` uses.
 const LEAF: &str = "exec";
-/// The level of a slice below the root, for nft. It is the same for both sides.
+/// The level of a slice in the cgroup hierarchy, for nft's `socket cgroupv2 level`. It is the same for both sides.
 pub(crate) const LEVEL: u32 = 2;
 
 #[cfg(test)]

@@ -2,35 +2,35 @@
 
 use std::net::IpAddr;
 
-/// The facts on which the table depends.
+/// The facts on which the nftables table for `warren exec` depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecRules {
-    /// The cgroup inside, as nft reads its path.
+    /// The path, in nft's syntax, of the cgroup of programs inside.
     pub inside: String,
-    /// The cgroup outside, as nft reads its path.
+    /// The path, in nft's syntax, of the cgroup of programs outside.
     pub outside: String,
     /// The tunnel's slot. `None` while there is no tunnel.
     pub slot: Option<u8>,
     /// The index of the TUN device, the only device through which a program in the inside group may send. `None` while there is
     /// no device.
     pub device: Option<u32>,
-    /// The resolvers inside. The first of each IP version is asked.
+    /// The resolvers of programs inside. The first of each IP version is used.
     pub resolvers: Vec<IpAddr>,
-    /// The resolvers outside. `None` if no program may be outside.
+    /// The resolvers of programs outside. `None` if no program may be outside.
     pub outside_resolvers: Option<Vec<IpAddr>>,
 }
 
-/// The marks of a tunnel's own programs.
+/// The firewall marks of packets of programs inside and outside a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// The mark of packets that belong inside.
+    /// The mark of packets that must go through the tunnel.
     pub inside: u32,
-    /// The mark of packets that belong outside.
+    /// The mark of packets that must not go through the tunnel.
     pub outside: u32,
 }
 
 impl Marks {
-    /// The marks of the tunnel in `slot`. The slot is in the highest byte, which other programs leave alone.
+    /// The marks of the tunnel in `slot`. The slot is in the highest byte, which other programs do not use.
     pub fn of(slot: u8) -> Self {
         let slot = u32::from(slot) << 24;
         Self { inside: slot | 0x5762, outside: slot | 0x5763 }

@@ -1,8 +1,8 @@
 //! The text of the table that puts programs inside or outside of a tunnel.
 //!
-//! A packet is recognised by the cgroup of its socket, and marked. Policy routing sends marked packets to their side. The
-//! last chain, after all routing, drops packets on the wrong side. A program inside may leave only by the tunnel's device,
-//! and a program outside may not enter the tunnel.
+//! A packet is recognised by the cgroup of its socket, and marked. Policy routing sends marked packets to their side. The last
+//! chain, after all routing, drops packets on the wrong side. A packet of a program inside may leave only by the tunnel's device,
+//! and one of a program outside may not enter the tunnel.
 
 use std::net::IpAddr;
 
@@ -26,11 +26,11 @@ pub(super) fn ruleset(rules: &ExecRules) -> String {
     add("outside", "", &outside(rules));
     // Runs after the chains of Warren's other tables. The chain type `route` repeats the routing decision for a new mark.
     add("marking", "type route hook output priority mangle + 10; policy accept;", &marking(rules));
-    // This is the priority that nft calls `dstnat` elsewhere. nft does not know that word for this hook.
+    // -100 is the priority `dstnat`. nft does not accept that word in this hook.
     add("names", "type nat hook output priority -100; policy accept;", &names(rules));
     add("queries", "type filter hook output priority filter - 30; policy accept;", &queries(rules));
     add("check", "type filter hook output priority security; policy accept;", &check(rules));
-    // The source addresses were chosen by the host's own routes, before the packets were marked.
+    // Packets are masqueraded, because the kernel chose their source addresses by the host's own routes, before they were marked.
     add("source", "type nat hook postrouting priority srcnat; policy accept;", &source(rules));
     add("guard", "", &guard(rules));
     add("leaving", "type filter hook postrouting priority srcnat - 10; policy accept;", &leaving(rules));
@@ -41,8 +41,8 @@ fn socket(group: &str) -> String {
     format!("socket cgroupv2 level {LEVEL} \"{group}\"")
 }
 
-/// The TUN device accepts packets to 127.0.0.0/8 because of answers to redirected queries (`route_localnet`). The answers
-/// themselves arrive with the inner address, so packets to 127.0.0.0/8 are dropped.
+/// Drops packets to 127.0.0.0/8 that arrive on the TUN device. `route_localnet` makes the device accept them, which answers to
+/// redirected queries need after translation. The answers themselves arrive with the inner address.
 fn local(rules: &ExecRules) -> Vec<String> {
     rules.device.iter().map(|index| format!("iif {index} ip daddr 127.0.0.0/8 counter drop")).collect()
 }
@@ -56,8 +56,8 @@ fn arriving(rules: &ExecRules) -> Vec<String> {
     ]
 }
 
-/// Drops packets from outside to a program inside. The kernel itself would answer them, with packets that belong to no
-/// socket.
+/// Drops packets from outside to a program inside. Otherwise the kernel would answer some of them itself, with packets that
+/// belong to no socket and so to no cgroup.
 fn input(rules: &ExecRules) -> Vec<String> {
     let mut statements = vec!["iifname \"lo\" accept".into()];
     statements.extend(rules.device.iter().map(|index| format!("iif {index} accept")));
@@ -65,7 +65,7 @@ fn input(rules: &ExecRules) -> Vec<String> {
     statements
 }
 
-/// Traffic to services on this host stays on this host, except DNS queries.
+/// Marks the packets of programs inside, except for those to services on this host other than DNS.
 fn inside(rules: &ExecRules) -> Vec<String> {
     marked(rules.marks().inside)
 }
@@ -89,8 +89,8 @@ fn marking(rules: &ExecRules) -> Vec<String> {
     if rules.outside_resolvers.is_some() {
         statements.push(format!("{} goto outside", socket(&rules.outside)));
     }
-    // The kernel sends some packets of a connection without a socket, for example in TIME_WAIT. A packet with a socket is another
-    // program's, even if it has the ports of an earlier connection.
+    // The kernel sends some packets of a connection without a socket, for example in TIME_WAIT. The following rules are only for
+    // those: a packet with a socket belongs to another program, even if it has the ports of an earlier connection.
     statements.push("socket mark != 0xffffffff return".into());
     for mark in [marks.inside, marks.outside] {
         statements.push(format!("oifname != \"lo\" ct mark {mark:#x} meta mark set {mark:#x}"));
@@ -98,7 +98,7 @@ fn marking(rules: &ExecRules) -> Vec<String> {
     statements
 }
 
-/// Queries go to a resolver of the program's own side, whichever resolver the program asks.
+/// Redirects a program's DNS queries to a resolver of the program's own side, whichever resolver the program asks.
 fn names(rules: &ExecRules) -> Vec<String> {
     let marks = rules.marks();
     let sides = [(marks.inside, Some(&rules.resolvers)), (marks.outside, rules.outside_resolvers.as_ref())];
@@ -119,8 +119,8 @@ fn names(rules: &ExecRules) -> Vec<String> {
 type OfFamily = (&'static str, &'static str, fn(&IpAddr) -> bool);
 const FAMILIES: [OfFamily; 2] = [("ip", "ipv4", IpAddr::is_ipv4), ("ip6", "ipv6", IpAddr::is_ipv6)];
 
-/// A resolver on this host would send its own queries on the host's side. So a query to it that was not
-/// redirected is refused.
+/// Refuses queries to a resolver on this host that were not redirected, because that resolver would send its own queries on the
+/// host's side.
 fn queries(rules: &ExecRules) -> Vec<String> {
     let marks = rules.marks();
     [marks.inside, marks.outside]
@@ -132,7 +132,7 @@ fn queries(rules: &ExecRules) -> Vec<String> {
         .collect()
 }
 
-/// Another program's table may have changed the mark.
+/// Drops packets whose mark is not the one of their program's side, because another program's table has changed it.
 fn check(rules: &ExecRules) -> Vec<String> {
     let marks = rules.marks();
     let mut statements = vec![format!(
@@ -158,8 +158,8 @@ fn source(rules: &ExecRules) -> Vec<String> {
     inside.chain([outside]).collect()
 }
 
-/// Rules that let a program in the inside group send only through the loopback device and the TUN. An index is never used again,
-/// so no other device can take the place of a TUN that is gone.
+/// Rules that let a program in the inside group send only through the loopback device and the TUN. The kernel does not reuse a
+/// device index, so no other device can match after the TUN is gone.
 fn guard(rules: &ExecRules) -> Vec<String> {
     let mut statements = vec!["oifname \"lo\" accept".into()];
     statements.extend(rules.device.iter().map(|index| format!("oif {index} accept")));

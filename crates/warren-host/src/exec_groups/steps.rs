@@ -7,12 +7,12 @@ use crate::{
     Family, FirewallMark, Route, RouteKind, Rule, Step, client_plan::ClientPlanFacts, routing_tables, sysctl,
 };
 
-/// The steps for a tunnel's own programs. They leave unmarked packets alone.
+/// Returns the steps for programs inside and outside of a tunnel. They do not affect unmarked packets.
 pub fn steps(host: &ClientPlanFacts) -> Vec<Step> {
     let marks = Marks::of(host.slot);
     let mut steps = Vec::new();
-    // A query to a resolver on this host has a source address in 127.0.0.0/8 until it is translated after
-    // routing.
+    // A redirected query to a resolver on this host has a source address in 127.0.0.0/8 until it is translated after routing.
+    // Without this setting, the kernel would drop it.
     let key = sysctl::device_key("ipv4", &host.device, "route_localnet");
     steps.push(Step::Sysctl { key, value: "1".into() });
     let families = [
@@ -23,7 +23,7 @@ pub fn steps(host: &ClientPlanFacts) -> Vec<Step> {
         let route = |device, kind, metric| {
             Step::Route(Route { destination, device, table: table(host.slot), kind, metric })
         };
-        // This route counts while there is no device or no lease.
+        // This route is used while there is no device or no lease.
         steps.push(route(None, RouteKind::Unreachable, LAST_METRIC));
         if leased {
             steps.push(route(Some(host.device.clone()), RouteKind::Unicast, 1));
@@ -52,5 +52,5 @@ fn table(slot: u8) -> u32 {
     routing_tables::EXEC + u32::from(slot)
 }
 
-/// This metric is higher than the kernel's default.
+/// A metric that is higher than the kernel's default.
 const LAST_METRIC: u32 = 0x5761;

@@ -1,7 +1,7 @@
 //! Rules that forward ports of the exit's addresses to clients.
 //!
-//! Visitors keep their own addresses, because only the destination is translated. The rules check each packet of a
-//! translated connection. So once a forward is removed, packets of its connections pass in neither direction.
+//! Visitors keep their own addresses, because only the destination is translated. The rules check every packet of a translated
+//! connection, not only the first. So once a forward is removed, its connections end.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ pub(super) struct Forwards<'h> {
 }
 
 impl<'h> Forwards<'h> {
-    /// The forwards of IPv4 and of IPv6. A version without forwards is left out.
+    /// Returns the forwards grouped by IP version. A version without forwards is left out.
     pub(super) fn of(host: &'h ExitHost) -> Vec<Self> {
         let ipv4 = |forward: &'h ForwardedPorts| Some((forward, IpAddr::V4(forward.ipv4?)));
         let ipv6 = |forward: &'h ForwardedPorts| Some((forward, IpAddr::V6(forward.ipv6?)));
@@ -28,8 +28,7 @@ impl<'h> Forwards<'h> {
         both.into_iter().filter(|version| !version.forwards.is_empty()).collect()
     }
 
-    /// Forwards new connections to the exit's ports to clients. A port that keeps its number needs no entry of its own in
-    /// a range.
+    /// Returns the DNAT rules. Ports that keep their numbers are translated as a range. Other ports need one map entry each.
     fn translations(&self) -> Vec<String> {
         let Self { family, .. } = self;
         let mut rules = Vec::new();
@@ -71,31 +70,31 @@ impl<'h> Forwards<'h> {
     }
 }
 
-/// An entry for each port of a forward to other ports.
+/// Returns a map entry for each port of a forward that changes port numbers.
 fn each(forward: &ForwardedPorts, address: IpAddr) -> impl Iterator<Item = String> {
     let Ports { first, last, .. } = forward.ports;
     (first..=last).zip(forward.to..=u16::MAX).map(move |(port, to)| format!("{port} : {address} . {to}"))
 }
 
-/// Translates visitors' destination. `spoofed` matches packets with a client's source address that did not come from a
-/// client.
+/// Returns the rules that translate the destination of visitors' packets. `spoofed` matches packets with a client's source
+/// address that did not come from a client.
 pub(super) fn prerouting(forwards: &[Forwards<'_>], spoofed: Vec<String>) -> Vec<String> {
-    // The input chain drops them.
+    // Spoofed packets are not translated, so they reach the input chain, which drops them.
     let spoofed = spoofed.into_iter().map(|spoofed| format!("{spoofed} return"));
     let elsewhere = ["fib daddr type != local return".to_owned()];
     let translations = forwards.iter().flat_map(Forwards::translations);
     spoofed.chain(elsewhere).chain(translations).collect()
 }
 
-/// Lets visitors' packets through to forwarded services. A visitor's router may send ICMP errors about the
+/// Accepts visitors' packets to forwarded services, and the ICMP errors that routers on the visitor's path send about the
 /// answers.
 pub(super) fn to_forwarded(forwards: &[Forwards<'_>]) -> Vec<String> {
     let services = forwards.iter().map(|version| format!("{} accept", version.services("daddr", "dport")));
     services.chain(["ct state related accept".to_owned(), "counter drop".to_owned()]).collect()
 }
 
-/// Lets through the replies of forwarded services, and packets of clients that are visitors. A client's ICMP errors about
-/// visitors' connections are dropped, because such an error could be about another client's connection.
+/// Accepts the replies of forwarded services, and packets of clients that are visitors. A client's ICMP errors about visitors'
+/// connections are not accepted, because the client could send one about another client's connection.
 pub(super) fn from_forwarded(forwards: &[Forwards<'_>], device: &str, count_flows: &str) -> Vec<String> {
     let answers =
         |version: &Forwards<'_>| format!("ct direction reply {} accept", version.services("saddr", "sport"));

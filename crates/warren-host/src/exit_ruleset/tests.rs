@@ -166,7 +166,7 @@ fn nat_ports_hold_no_port_of_another_service_unless_clients_would_have_too_few()
     assert_eq!(nat_ports(&[30_000], &of(&[22, 51_820], false)), 30_001..=51_819);
     let everywhere: Vec<u16> = (20_000..61_000).step_by(2_000).collect();
     assert_eq!(nat_ports(&[20_000], &of(&everywhere, true)), 20_001..=60_999);
-    // Ordinary users' sockets must not take away the protection of the system's services.
+    // Even if ordinary users' sockets take many ports, system services stay protected.
     let both = [of(&everywhere, false), of(&[51_820], true)].concat();
     assert_eq!(nat_ports(&[20_000], &both), 20_001..=51_819);
 }
@@ -200,12 +200,13 @@ fn neighbours_have_no_address_of_clients_whatever_network_is_on_the_link() {
         (accepted, input)
     };
 
-    // The first network is wider than the granted ones and the pool. A router advertised the second one.
+    // The first host is in a network that is wider than the granted networks and the pool. The second got its network from a
+    // router advertisement.
     assert!(accepted(surroundings(&["10.0.0.0/8", "fd00::/8"], None)).0.is_empty());
     let advertised = Surroundings { permanent: Vec::new(), ..surroundings(&["fd07:0:7::/64"], None) };
     assert!(accepted(advertised).0.is_empty());
 
-    // The control: the host's own network within a granted one comes after the pools.
+    // As a control, a permanent network of the host that is part of a granted one is accepted, after the rules about pools.
     let (own, input) = accepted(surroundings(&["10.7.1.0/24"], None));
     assert_eq!(own, ["iifname \"ens3\" ip saddr 10.7.1.0/24 accept"]);
     let places = [
@@ -253,7 +254,7 @@ fn wider_networks_stand_for_more_on_the_links_than_rules_name() {
     assert!(!networks.iter().any(|network| network.contains(&"2b00::1/128".parse::<IpNet>().unwrap())));
     assert!(ruleset(&many).len() < 1024 * 1024);
 
-    // The control: as many networks as the rules can name stay as they are.
+    // As a control, as many networks as the rules can list are not widened.
     let few = on(4_096);
     assert!(!has_too_many_links(&few));
     assert_eq!(on_link(&few).len(), 4_096);
@@ -280,8 +281,7 @@ fn clients_may_ask_the_resolvers_that_they_are_told_of_wherever_these_are_and_no
 fn what_others_forward_is_not_looked_at() {
     let with = |surroundings| ruleset(&ExitHost { surroundings, ..host() });
 
-    // The host forwards both IP versions for others. It makes no difference whether it did so before the exit
-    // started.
+    // The host forwards both IP versions for others. It does not matter whether it did so before the exit started.
     let others = Surroundings { forwarding: Forwarding::default(), ..surroundings(&[], None) };
     let text = with(others);
     assert!(!text.contains("jump from_neighbours"), "{text}");

@@ -1,4 +1,4 @@
-//! Rules and routes as the kernel reports them, and which of them lead around a tunnel.
+//! Rules and routes as the kernel reports them, and which of them bypass a tunnel.
 
 use std::{fmt, net::IpAddr};
 
@@ -27,7 +27,7 @@ pub(super) struct SeenRule {
     pub(super) destination: Option<IpNet>,
     pub(super) from_device: Option<String>,
     pub(super) to_device: Option<String>,
-    /// Whether the rule selects packets by a property that ordinary packets do not share.
+    /// Whether the rule selects packets by a property that few packets have, such as a port or a user.
     pub(super) picks: bool,
     /// The rule ignores routes with a prefix of this length or a shorter one.
     pub(super) suppressed: Option<u32>,
@@ -38,7 +38,7 @@ pub(super) struct SeenRule {
 pub(super) enum Action {
     Lookup,
     Goto(u32),
-    /// The rule leads packets to no route, such as `unreachable` or `blackhole`.
+    /// The rule looks up no table, for example with the action `unreachable` or `blackhole`.
     Other,
 }
 
@@ -47,13 +47,13 @@ impl SeenRule {
         let header = &message.header;
         let unset = family.unspecified();
         let network = |length: u8, address: Option<IpAddr>| {
-            // The kernel leaves the attribute out if the address is zero.
+            // The kernel omits the attribute if the address is zero.
             (length > 0).then(|| IpNet::new(address.unwrap_or(unset), length).ok()).flatten()
         };
         let (mut source, mut destination, mut mark, mut mask) = (None, None, None, u32::MAX);
         let mut target = None;
         let mut rule = Self {
-            // The kernel leaves a priority of 0 out.
+            // The kernel omits the attribute if the priority is 0.
             priority: 0,
             inverted: header.flags.contains(RuleFlags::Invert),
             action: Action::Other,
@@ -109,23 +109,22 @@ impl SeenRule {
         self.is_warrens && Band::of(self.priority).is_some_and(is_at)
     }
 
-    /// Whether the rule matches all or many of this host's ordinary packets: those with neither a mark nor a bound
-    /// device.
+    /// Whether the rule matches all or many of this host's ordinary packets, which have no mark and are not bound to a device.
     pub(super) fn takes_ordinary(&self, tunnel: &Tunnel) -> bool {
         // Warren's own rules are skipped, because their priorities keep the tunnels apart. The local table
         // leads only to this host.
         if self.is_warrens || self.table == LOCAL_TABLE {
             return false;
         }
-        // A packet without a mark has the mark 0.
+        // An unmarked packet has the mark 0.
         let has_its_mark = self.mark.is_none_or(|mark| mark.mark & mark.mask == 0);
         let has_its_source =
             self.source.is_none_or(|source| tunnel.inner.iter().any(|inner| source.contains(inner)));
         // Packets that begin on this host have the loopback device as their input device.
         let has_its_devices =
             self.from_device.as_ref().is_none_or(|device| device == "lo") && self.to_device.is_none();
-        // An inverted rule takes every packet that fails at least one of its matches. So it takes some ordinary packets if ordinary
-        // packets can fail one match.
+        // An inverted rule takes every packet that fails at least one of its matches. So it takes some ordinary packets if one of
+        // its matches can fail for an ordinary packet.
         if self.inverted {
             return !(has_its_mark && has_its_devices)
                 || self.picks
@@ -135,24 +134,24 @@ impl SeenRule {
         has_its_mark && has_its_source && has_its_devices && !self.picks
     }
 
-    /// Returns the network that `route` leads around the tunnel, if this rule looks up the route's table and the route leads
-    /// around it.
+    /// Returns the network whose packets `route` takes around the tunnel. `None` if this rule does not use the route, or the
+    /// route does not bypass the tunnel.
     ///
-    /// All programs use the main table, and its routes may come from the local network, so each of its routes
-    /// counts. Any other table may lead to its own networks, but must not capture all of the tunnel's traffic.
+    /// In the main table, every route into the tunnel's networks counts, because its routes may come from the local network.
+    /// Another table may have routes to its own networks, but must not capture all of the tunnel's traffic.
     pub(super) fn leads_around(&self, route: &SeenRoute, tunnel: &Tunnel) -> Option<IpNet> {
         if route.table != self.table
             || self.suppressed.is_some_and(|length| u32::from(route.destination.prefix_len()) <= length)
         {
             return None;
         }
-        // An inverted rule takes everything but its destination.
+        // An inverted rule takes all packets except those to its destination.
         let picked = self.destination.filter(|_| !self.inverted);
         let reach = match picked {
             Some(picked) => narrower(picked, route.destination)?,
             None => route.destination,
         };
-        // A rule for one destination does not concern all traffic, because somebody chose that destination.
+        // A rule for one destination is treated like one for another table, because somebody chose that destination.
         let is_anybodys = self.table == MAIN_TABLE && picked.is_none();
         let is_taken = tunnel.include.iter().any(|network| {
             narrower(*network, reach).is_some() && (is_anybodys || is_wide(&reach) || reach.contains(network))
@@ -202,7 +201,7 @@ impl fmt::Display for SeenRule {
 /// Whether an attribute makes a rule select packets by user, protocol, port, class or VRF.
 fn picks(attribute: &RuleAttribute) -> bool {
     if let RuleAttribute::UidRange(users) = attribute {
-        // A range of all users selects nothing.
+        // A range that contains all users does not limit the rule.
         return (users.start, users.end) != (0, u32::MAX);
     }
     if let RuleAttribute::Other(other) = attribute {
@@ -227,7 +226,7 @@ pub(super) struct SeenRoute {
 
 impl SeenRoute {
     pub(super) fn of(message: &RouteMessage, family: Family) -> Option<Self> {
-        // Routes of other kinds take no packet off this host.
+        // Routes of other types do not make packets leave this host.
         if message.header.kind != RouteType::Unicast
             || message.header.protocol == RouteProtocol::from(PROTOCOL)
         {
@@ -242,7 +241,7 @@ impl SeenRoute {
     }
 }
 
-/// The intersection of two networks: the narrower one, or nothing.
+/// Returns the intersection of two networks, which is the narrower one. `None` if they do not overlap.
 fn narrower(one: IpNet, other: IpNet) -> Option<IpNet> {
     if one.contains(&other) {
         Some(other)
@@ -263,7 +262,7 @@ fn is_wide(network: &IpNet) -> bool {
     network.prefix_len() <= narrowest
 }
 
-/// RT_TABLE_* from `linux/rtnetlink.h`. The local table leads only to this host itself.
+/// RT_TABLE_* from `linux/rtnetlink.h`. The local table has only routes to this host itself.
 pub(super) const LOCAL_TABLE: u32 = 255;
 pub(super) const MAIN_TABLE: u32 = 254;
 pub(super) const DEFAULT_TABLE: u32 = 253;

@@ -1,4 +1,4 @@
-//! Rules of programs that people run beside a VPN, and whether they lead traffic around it.
+//! Rules of programs that people run together with a VPN, and whether these rules bypass it.
 
 use super::{
     seen::{LOCAL_TABLE, MAIN_TABLE},
@@ -21,7 +21,7 @@ fn rules_that_take_everything_past_a_full_tunnel_are_found() {
         (SeenRule { source: network("192.168.0.0/16"), inverted: true, ..lookup(9, 7) }, &[(7, "0.0.0.0/0")]),
         (SeenRule { from_device: Some("lo".into()), ..lookup(100, 7) }, &[(7, "0.0.0.0/0")]),
         (SeenRule { destination: network("0.0.0.0/1"), ..lookup(100, 7) }, &[(7, "0.0.0.0/0")]),
-        // A network can push such routes into this table, too.
+        // The local network can push routes into the main table, so they count.
         (SeenRule { suppressed: Some(0), ..lookup(100, MAIN_TABLE) }, &[(MAIN_TABLE, "192.168.7.0/24")]),
     ] {
         assert!(leads(&rule, routes, &full()), "{rule} {routes:?}");
@@ -52,7 +52,7 @@ fn rules_that_were_made_for_something_else_cause_no_alarm() {
     ] {
         assert!(!leads(&rule, &everything, &full()), "{rule}");
     }
-    // Tailscale's own networks, and a default route that the rule suppresses.
+    // Tailscale's rule to its own networks, and a rule that suppresses the default route.
     assert!(!leads(&lookup(5270, 52), &[(52, "100.100.100.100/32"), (52, "10.0.0.0/8")], &full()));
     assert!(!leads(&SeenRule { suppressed: Some(0), ..lookup(9, 7) }, &everything, &full()));
 }

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 /// The traffic that belongs into a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Networks that go through it.
+    /// Networks that go through the tunnel.
     pub include: Vec<IpNet>,
     /// Networks that stay outside although `include` covers them.
     pub exclude: Vec<IpNet>,

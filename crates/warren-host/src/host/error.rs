@@ -4,7 +4,7 @@ use std::{fmt, io, path::PathBuf};
 
 use crate::step::StepError;
 
-/// Why the host cannot be worked on.
+/// Why changes to the host cannot be made or undone.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// The journal cannot be read or written.
@@ -21,7 +21,7 @@ pub enum HostError {
     /// A killed daemon left changes behind.
     #[error("{0} lists changes that a killed Warren left on this host; undo them with `warren cleanup`")]
     Unfinished(PathBuf),
-    /// The journal is about another network namespace.
+    /// The journal's changes were made in another network namespace.
     #[error(
         "{0} lists changes in another network namespace; run `warren cleanup` there, or delete the file if that namespace is gone"
     )]

@@ -1,5 +1,5 @@
-//! Deletes a tunnel's devices in one request. The kernel deletes each device with its last descriptor anyway, but waits some 20
-//! ms for other CPUs each time. In one request, the devices share a single wait.
+//! Deletes a tunnel's devices in one request. The kernel would also delete each device when its last descriptor is closed, but
+//! would wait about 20 ms for other CPUs each time. In one request, the devices share a single wait.
 
 use std::io;
 
@@ -22,8 +22,8 @@ impl Leaving {
         Self { indexes, deleting: None }
     }
 
-    /// Whether a change ends with its device, so that it needs no other undo. If so, this begins the deletion. Everything that
-    /// was made later is undone by now, including the rules that lead to the tunnel's routes.
+    /// Whether a change disappears with its device, so that it needs no other undo. If so, starts the deletion of the devices.
+    /// Steps are undone in reverse order, so the rules that lead to the tunnel's routes are gone by now.
     pub(super) fn takes_along(&mut self, undo: &Undo) -> bool {
         let index = match undo {
             Undo::Link { index, .. } | Undo::Address { index, .. } => Some(*index),
@@ -52,10 +52,10 @@ impl Leaving {
     }
 }
 
-/// Deletes the devices, which no other process needs.
+/// Deletes the devices with these indexes.
 fn delete(indexes: &[u32]) -> io::Result<()> {
     let Some(first) = indexes.first() else { return Ok(()) };
-    // The group's number contains a device's index, which no other device has.
+    // The group is unique, because its number contains the index of a device.
     let group = LEAVING | first;
     for index in indexes {
         request(RTM_SETLINK, *index, group)?;
@@ -67,10 +67,10 @@ fn delete(indexes: &[u32]) -> io::Result<()> {
 /// Sends `struct ifinfomsg` with the attribute `IFLA_GROUP`.
 fn request(kind: u16, index: u32, group: u32) -> io::Result<()> {
     let mut body = Vec::with_capacity(24);
-    // The family, a byte of padding and the device's type.
+    // The fields for the family, padding and the device's type are zero.
     body.extend([0; 4]);
     body.extend(index.to_ne_bytes());
-    // The request sets no flags and changes none.
+    // The fields for flags and changed flags are zero.
     body.extend([0; 8]);
     // The attribute's length: four bytes of header and four of value.
     body.extend(8_u16.to_ne_bytes());

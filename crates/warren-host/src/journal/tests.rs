@@ -1,4 +1,4 @@
-//! The meaning of a journal's text, whole and torn, and the lock that only one process holds at a time.
+//! Tests of reading complete and torn journals, and of the lock.
 
 use std::fs::OpenOptions;
 

@@ -1,5 +1,5 @@
-//! The rules of a closed kill switch, stored beside its journal. If the table is changed or deleted, any process can
-//! make it again, even after the process that closed it has ended.
+//! The rules of a closed kill switch, stored beside its journal. If the table is changed or deleted, any process can recreate it
+//! from these rules, even after the process that closed the kill switch has ended.
 
 use std::{
     fs, io,
@@ -40,7 +40,7 @@ impl Record {
 
     /// Removes the record beside a journal, if there is one.
     pub(super) fn remove(journal: &Path) {
-        // A record that stays does no harm: without an entry in the journal, it is not valid.
+        // If removing fails, the record does no harm, because it is not valid without an entry in the journal.
         drop(fs::remove_file(file(journal)));
     }
 }

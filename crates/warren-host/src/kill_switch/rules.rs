@@ -10,21 +10,21 @@ use crate::GuestNetwork;
 /// The traffic that a kill switch lets out in addition to the traffic of Warren's tunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillSwitchRules {
-    /// The networks that must not leave outside the tunnel. A default route covers all of its IP version.
+    /// The networks that must not leave outside the tunnel. A network with prefix length 0 contains all of its IP version.
     pub include: Vec<IpNet>,
-    /// Networks that go outside although `include` contains them.
+    /// Networks that packets may leave to outside the tunnel although `include` contains them.
     pub exclude: Vec<IpNet>,
-    /// This host's private networks, if they are to be reachable. DNS to them is not let out: it would reveal every name to them.
+    /// This host's private networks, if they should be reachable. DNS queries to them are blocked, because they would reveal
+    /// every name.
     pub lan: Vec<IpNet>,
-    /// Networks of containers and virtual machines on this host. Packets to them do not leave this host. If this
-    /// host publishes their ports (DNAT), these answer outside hosts under the same conditions as the ports in
-    /// `allow_inbound`.
+    /// Networks of containers and virtual machines on this host. Packets to them do not leave this host. Ports of guests that
+    /// this host publishes by DNAT can be reached from other hosts only if they are in `allow_inbound`.
     pub guests: Vec<GuestNetwork>,
-    /// Networks behind this host, which the tunnel's other end may reach.
+    /// Networks behind this host that hosts may reach through the tunnel.
     pub prefixes: Vec<IpNet>,
-    /// Ports of this host that answer outside hosts.
+    /// Ports of this host that may answer hosts outside the tunnel.
     pub allow_inbound: Vec<InboundPort>,
-    /// The networks that this host is on, where a server renews the DHCP lease.
+    /// The networks that this host is on, to whose DHCP servers it may send.
     pub on_link: Vec<IpNet>,
     /// Permitted destinations of UDP packets with [`crate::CARRIER_MARK`]: the exits.
     pub carriers: Vec<SocketAddr>,
@@ -43,7 +43,7 @@ pub struct KillSwitchRules {
 /// The packets of programs started by `warren exec` that a kill switch lets out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecLetOut {
-    /// The mark of programs inside. Their packets are judged by the device through which they finally leave.
+    /// The mark of programs inside. Their packets are filtered by the device through which they finally leave.
     pub inside: u32,
     /// The mark of programs outside, if the profile allows them.
     pub outside: Option<u32>,

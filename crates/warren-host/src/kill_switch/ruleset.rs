@@ -13,25 +13,25 @@ use crate::{
 
 /// The chains of a kill switch's table, one statement per line.
 ///
-/// A packet that one table drops is gone, even if another table accepts it. So each kill switch first gives its own carrier's
-/// packets a mark that all kill switches accept. Each kill switch also accepts the TUN devices of all clients, which it
-/// recognizes by their device group.
+/// Several kill switches may be closed at once, and a packet that one table drops is lost even if another table accepts it. So
+/// each kill switch first gives its own carrier's packets a mark that all kill switches accept. Each also accepts packets to the
+/// TUN devices of all clients, which it recognises by their device group.
 ///
-/// A program that may set marks itself (CAP_NET_RAW) must not get out that way. So no packet may start with the mark
-/// that all accept. The daemon's queries carry a secret mark until this table has recognized them.
+/// A program that may set marks itself (CAP_NET_RAW) must not be able to use this mark. So a packet that already has the mark
+/// when it is sent is dropped. The daemon's queries have a secret mark until this table has recognised them.
 pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     let mut text = String::new();
     // Runs before every chain that sets one of these marks, in this table and in those of other kill switches.
     let forged = "type filter hook output priority mangle - 20; policy accept;";
     chain(&mut text, "forged", forged, &forged_rules(rules));
     if let Some(queries) = queries_rules(rules) {
-        // The chain type `route` looks up a new route after marking. With the secret mark, the route leads into the tunnel, as
-        // with any other unknown mark.
+        // The chain type `route` repeats the routing decision after the mark was changed. With the secret mark, packets would be
+        // routed into the tunnel, as with any other unknown mark.
         let hook = "type route hook output priority mangle - 10; policy accept;";
         chain(&mut text, "queries", hook, &queries);
     }
-    // Runs before a client's table gives answers the carrier's mark, at priority `mangle`. So only connections that
-    // carriers begin get this connection mark.
+    // Runs before a client's table gives answers the carrier's mark, at priority `mangle`. So only connections of carriers get
+    // this connection mark.
     let begun = "type filter hook output priority mangle - 5; policy accept;";
     chain(&mut text, "begun", begun, &[format!("meta mark {CARRIER_MARK:#x} ct mark set {CARRIED:#x}")]);
     // Runs before the `output` chains of all kill switches, which accept the mark that this chain sets.
@@ -45,8 +45,8 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     text
 }
 
-/// Drops packets whose mark must be forged: the let-out mark, and the carrier's mark on packets to resolvers. Only later rules
-/// set these marks.
+/// Drops packets with a forged mark: [`LET_OUT`], a portal's mark, or the carrier's mark on packets to resolvers. Genuine packets
+/// get these marks only in later chains.
 fn forged_rules(rules: &KillSwitchRules) -> Vec<String> {
     let mut forged = vec![format!("meta mark {LET_OUT:#x} counter drop")];
     // A portal's table sets its mark after this chain.
@@ -56,8 +56,8 @@ fn forged_rules(rules: &KillSwitchRules) -> Vec<String> {
     forged.into_iter().chain(to_resolvers).collect()
 }
 
-/// Turns the daemon's own queries into carrier packets. The limit allows 100 tries a second, so trying all marks takes
-/// more than a year.
+/// Gives the daemon's own queries the carrier's mark. Guessed marks are limited to 100 per second, so trying all marks takes more
+/// than a year.
 fn queries_rules(rules: &KillSwitchRules) -> Option<Vec<String>> {
     let secret = rules.query_mark?;
     let resolvers = resolvers(rules);
@@ -71,18 +71,18 @@ fn queries_rules(rules: &KillSwitchRules) -> Option<Vec<String>> {
 
 /// Marks the carrier's packets as let out.
 ///
-/// Answers to packets from outside already have the carrier's mark here, so that they bypass the tunnel's routes. They also
-/// have a different connection mark, by which these rules exclude them. Without that, one forged packet from an exit's
-/// address would turn any program's packets to that exit into such answers.
+/// Answers to packets from outside already have the carrier's mark here, so that they bypass the tunnel's routes. These rules
+/// exclude them by their connection mark. Otherwise, after one forged packet from an exit's address, any program's packets to
+/// that exit would count as answers and be let out.
 fn carrier_rules(rules: &KillSwitchRules) -> Vec<String> {
     let ends = [rules.carriers.as_slice(), &resolvers(rules)].concat();
     let carrier =
         to_ends(&ends).map(|ends| format!("meta mark {CARRIER_MARK:#x} {ends} meta mark set {LET_OUT:#x}"));
-    // This is a separate rule, because an untracked packet has no connection mark at all.
+    // The exclusion is a separate rule, because a match on the connection mark never applies to an untracked packet.
     [format!("ct mark {CARRIER_MARK:#x} return")].into_iter().chain(carrier).collect()
 }
 
-/// Returns the resolvers that a daemon with a secret mark asks, without those that are also exits.
+/// Returns the resolvers to which the daemon sends queries with a secret mark, without those that are also exits.
 fn resolvers(rules: &KillSwitchRules) -> Vec<SocketAddr> {
     let canonical = |end: &SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
     let carriers: Vec<SocketAddr> = rules.carriers.iter().map(canonical).collect();
@@ -90,7 +90,7 @@ fn resolvers(rules: &KillSwitchRules) -> Vec<SocketAddr> {
     resolvers.filter(|resolver| !carriers.contains(resolver)).collect()
 }
 
-/// A match of UDP to any of these endpoints, for each IP version that has some.
+/// Returns a match of UDP packets to any of these endpoints, for each IP version that occurs.
 fn to_ends(ends: &[SocketAddr]) -> impl Iterator<Item = String> + use<> {
     let of = |(family, wanted)| {
         let mut its: Vec<String> = ends
@@ -106,7 +106,8 @@ fn to_ends(ends: &[SocketAddr]) -> impl Iterator<Item = String> + use<> {
 }
 
 fn let_out(rules: &KillSwitchRules) -> Vec<String> {
-    // Neighbour unreachability detection asks a neighbour at its own address, which may be global.
+    // Besides link-local addresses, on-link networks are allowed, because neighbour unreachability detection sends to a
+    // neighbour's own address, which may be global.
     let link_local = ["fe80::/10", "ff02::/16"].map(|network| network.parse::<IpNet>());
     let neighbours: Vec<IpNet> =
         link_local.into_iter().flatten().chain(rules.on_link.iter().copied()).collect();
@@ -115,11 +116,11 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
         "oifname \"lo\" accept".into(),
         format!("meta oifgroup {DEVICE_GROUP} accept"),
         format!("meta mark {LET_OUT:#x} accept"),
-        // DHCP. Only root may use the clients' ports.
+        // DHCP requests. Only root may bind the client ports.
         "ip daddr 255.255.255.255 udp sport 68 udp dport 67 accept".into(),
         "ip6 daddr { fe80::/10, ff02::1:2 } udp sport 546 udp dport 547 accept".into(),
-        // Neighbour discovery (RFC 4861) on the link, and the group reports that it needs. A router would forward
-        // packets to destinations beyond the link.
+        // Neighbour discovery (RFC 4861) on the link, and the group reports that it needs. Other destinations are not allowed,
+        // because a router would forward packets to them.
         format!("icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} ip6 hoplimit 255 ip6 daddr {{ {neighbours} }} accept"),
         "icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept".into(),
     ];
@@ -145,21 +146,22 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
 }
 
 fn output(rules: &KillSwitchRules) -> Vec<String> {
-    // This hook still sees the device that was chosen before the packet was marked. The last chain sees the device by which the
-    // packet leaves.
+    // Packets of programs inside are accepted here, because this hook still sees the device that was chosen before they were
+    // marked. The last chain checks the device by which they leave.
     let inside = rules.exec.iter().map(|exec| format!("meta mark {:#x} accept", exec.inside));
-    // Tells the sender at once, unlike a silent drop. The error does not leave this host.
+    // Packets are rejected and not dropped silently, so that the sender gets an error at once. The error does not leave this
+    // host.
     let rest = ["jump let_out".into(), "counter reject with icmpx admin-prohibited".into()];
     inside.chain(rest).collect()
 }
 
-/// If the output hook changes a packet's mark, the packet may get another route than that hook saw. This chain checks the final
-/// one.
+/// If a chain of the output hook changes a packet's mark, the packet may be routed to another device than the output hook's
+/// filters saw. This chain checks the final device.
 fn postrouting_rules() -> Vec<String> {
     vec!["meta mark 0 accept".into(), "jump let_out".into(), "counter drop".into()]
 }
 
-/// Filters the packets that others, such as containers, send through this host.
+/// Filters packets that this host forwards, for example for containers.
 fn forward(rules: &KillSwitchRules) -> Vec<String> {
     let mut forward = vec![
         format!("meta oifgroup {DEVICE_GROUP} accept"),
@@ -168,9 +170,9 @@ fn forward(rules: &KillSwitchRules) -> Vec<String> {
     forward.extend(between_guests(rules));
     for to_guests in to_guests(rules) {
         forward.extend(published(rules, "original", &to_guests));
-        // From the tunnel, a published port is reachable only if a client's own table lets the packet through.
+        // Packets from a tunnel to published ports are accepted here, because the client's own table has already filtered them.
         forward.push(format!("meta iifgroup {DEVICE_GROUP} ct status dnat {to_guests} accept"));
-        // ICMP errors of outside hosts about published connections.
+        // Accepts ICMP errors from outside about connections to published ports.
         forward.push(format!("ct status dnat ct direction original ct state related {to_guests} accept"));
     }
     forward.extend(published(rules, "reply", "ct state established"));
@@ -182,7 +184,7 @@ fn forward(rules: &KillSwitchRules) -> Vec<String> {
     forward
 }
 
-/// Packets to containers and virtual machines on this host, one match for each device and IP version.
+/// Matches packets to containers and virtual machines on this host, with one match for each device and IP version.
 fn to_guests(rules: &KillSwitchRules) -> Vec<String> {
     let mut matches = Vec::new();
     for device in guest_devices(rules) {
@@ -195,7 +197,7 @@ fn to_guests(rules: &KillSwitchRules) -> Vec<String> {
     matches
 }
 
-/// Packets from one guests' network to another, or within one where bridges pass packets to the firewall.
+/// Matches packets between guests: from one network to another, or within one network if bridges pass packets to the firewall.
 fn between_guests(rules: &KillSwitchRules) -> Vec<String> {
     let devices: Vec<String> = guest_devices(rules).iter().map(|device| format!("\"{device}\"")).collect();
     let devices = devices.join(", ");
@@ -209,8 +211,8 @@ fn guest_devices(rules: &KillSwitchRules) -> Vec<&DeviceName> {
     devices
 }
 
-/// One direction of connections to ports in `allow_inbound` that this host forwards to guests, matched by the original
-/// port.
+/// Matches one direction of connections to ports in `allow_inbound` that this host forwards to guests. The port is compared
+/// before DNAT.
 fn published(rules: &KillSwitchRules, direction: &str, matching: &str) -> Vec<String> {
     if rules.guests.is_empty() {
         return Vec::new();
@@ -223,8 +225,8 @@ fn published(rules: &KillSwitchRules, direction: &str, matching: &str) -> Vec<St
     ports(&rules.allow_inbound).map(published).collect()
 }
 
-/// Answers of this host's services. TCP needs no connection state, because no connection begins without a bare SYN.
-/// So a session that is older than conntrack's entries continues.
+/// Accepts the answers of this host's services. For TCP, everything but a bare SYN is accepted without connection state, so a
+/// connection that is older than its conntrack entry continues.
 fn inbound(allowed: &[InboundPort]) -> Vec<String> {
     let answer = |(protocol, ports)| match protocol {
         InboundProtocol::Tcp => format!("tcp sport {{ {ports} }} tcp flags & (syn | ack) != syn accept"),
@@ -246,15 +248,15 @@ fn ports(allowed: &[InboundPort]) -> impl Iterator<Item = (InboundProtocol, Stri
     all.into_iter().filter(|(_, ports)| !ports.is_empty())
 }
 
-/// Packets that the profile allows to leave outside: to the LAN, to exclusions, and to everything that a split
-/// tunnel does not include.
+/// Accepts packets that the profile allows to leave outside: to the LAN, to exclusions, and to networks that a split tunnel does
+/// not include.
 fn outside(rules: &KillSwitchRules) -> Vec<String> {
     let mut outside = Vec::new();
     for (family, keyword, protocol) in [(Family::Ipv4, "ip", "ipv4"), (Family::Ipv6, "ip6", "ipv6")] {
         let exclude = elements(&rules.exclude, family);
         outside.extend(exclude.map(|exclude| format!("{keyword} daddr {{ {exclude} }} accept")));
         match elements(&rules.include, family) {
-            // A full tunnel covers the IP version: nothing but exclusions leaves outside.
+            // If the tunnel includes the whole IP version, only packets to exclusions may leave outside.
             Some(include) if is_default(&include) => {}
             Some(include) => outside.push(format!("{keyword} daddr != {{ {include} }} accept")),
             None => outside.push(format!("meta nfproto {protocol} accept")),
@@ -263,7 +265,7 @@ fn outside(rules: &KillSwitchRules) -> Vec<String> {
     if rules.lan.is_empty() {
         return outside;
     }
-    // Comes before the rule that accepts the LAN, because the LAN's resolvers would learn every name.
+    // Queries are dropped before the LAN is accepted, because the LAN's resolvers would learn every name.
     outside.push("meta l4proto { tcp, udp } th dport { 53, 853 } counter drop".into());
     for (family, keyword, multicast) in
         [(Family::Ipv4, "ip", LOCAL_MULTICAST_IPV4), (Family::Ipv6, "ip6", LOCAL_MULTICAST_IPV6)]
@@ -279,15 +281,14 @@ fn is_default(elements: &str) -> bool {
     elements == "0.0.0.0/0" || elements == "::/0"
 }
 
-/// The carrier's mark with one more bit. It marks packets that a kill switch has found to go to one of its exits.
+/// The mark of packets that a kill switch has recognised as its own carrier's. It is the carrier's mark with one more bit.
 const LET_OUT: u32 = CARRIER_MARK | CARRIER_BIT;
 
-/// The mark of connections that carry tunnels. A client's table sets the same mark, but this table may be in force without a
-/// client's table.
+/// The mark of connections that carry tunnels. A client's table sets the same connection mark, but a kill switch may be closed
+/// while there is no client's table.
 const CARRIED: u32 = CARRIER_MARK | CARRIER_BIT;
 
-/// Multicast groups and the broadcast address that reach no further than the link or the site, for finding printers
-/// and the like.
+/// Multicast groups of link or site scope and the broadcast address, which are used to discover printers, for example.
 const LOCAL_MULTICAST_IPV4: &str = "224.0.0.0/24, 239.255.0.0/16, 255.255.255.255";
 const LOCAL_MULTICAST_IPV6: &str = "ff02::/16";
 
@@ -382,7 +383,7 @@ mod tests {
             ]
         );
         assert!(portals(&KillSwitchRules::default()).is_empty());
-        // Without a portal, nobody may use the mark.
+        // Without a portal, every packet with the portal's mark is forged.
         assert!(forged_rules(&KillSwitchRules::default()).contains(&"meta mark 0x5766 counter drop".into()));
     }
 

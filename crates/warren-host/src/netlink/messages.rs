@@ -31,15 +31,15 @@ pub(super) fn peer_address(attribute: &AddressAttribute) -> Option<IpAddr> {
     if let AddressAttribute::Address(address) = attribute { Some(*address) } else { None }
 }
 
-/// The address with its prefix length. For a point-to-point address, the peer's address.
+/// Returns the network of an address. For a point-to-point address, this is the peer's address.
 pub(crate) fn network_of(message: &AddressMessage) -> Option<IpNet> {
     let own = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
-    // The peer's address names the network if it differs from the interface's own address.
+    // If the peer's address differs from the interface's own address, it determines the network.
     let address = own(peer_address).or_else(|| own(local_address))?;
     IpNet::new(address, message.header.prefix_len).ok()
 }
 
-/// The message for an address. It has no broadcast address, because a tunnel does not need one.
+/// Makes the message that adds an address, without a broadcast address, because a tunnel needs none.
 pub(super) fn address_message(index: u32, address: IpNet) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.family = address_family(Family::of(&address));
@@ -55,7 +55,7 @@ pub(super) fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
     let mut message = match route.destination.network() {
         IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(network, length)
-            // Not the link scope, because the kernel would then resolve other routes' gateways through this route.
+            // The scope is not `link`, because the kernel would then accept this route for reaching other routes' gateways.
             .scope(RouteScope::Universe)
             .build(),
         IpAddr::V6(network) => {
@@ -64,7 +64,7 @@ pub(super) fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
     };
     message.header.kind = route_type(route.kind);
     message.header.protocol = RouteProtocol::from(PROTOCOL);
-    // The header's field is too small for most table numbers, so the attribute holds it.
+    // The table number is in an attribute, because the header's field is too small for it.
     message.header.table = 0;
     message.attributes.push(RouteAttribute::Table(route.table));
     message.attributes.extend(index.map(RouteAttribute::Oif));
@@ -176,7 +176,7 @@ fn rule_attributes(rule: &Rule) -> Vec<RuleAttribute> {
     attributes
 }
 
-/// Bits of the source address that a rule compares.
+/// The number of bits of the source address that a rule compares.
 fn source_length(rule: &Rule) -> u8 {
     rule.from.map_or(0, |address| IpNet::from(address).prefix_len())
 }

@@ -1,4 +1,4 @@
-//! The way to the internet: the default route, its device, and the router there.
+//! The host's connection to the internet: the default route, its device and its router.
 
 use std::{io, net::IpAddr};
 
@@ -19,12 +19,12 @@ use crate::{DeviceName, Family, PROTOCOL, current_network::HardwareAddress, rout
 pub(crate) struct DefaultWay {
     /// The index of its device.
     pub(crate) device: u32,
-    /// The network's router. `None` if it has no router, or several.
+    /// The route's gateway. `None` if the route has no gateway, or several.
     pub(crate) router: Option<IpAddr>,
 }
 
 impl Netlink {
-    /// The default route of the main table that packets take, other than Warren's.
+    /// The default route in the main table with the lowest metric, other than Warren's.
     pub(crate) async fn default_way(&self, family: Family) -> io::Result<Option<DefaultWay>> {
         let routes = self.routes(family).await?;
         let is_candidate = |route: &&RouteMessage| {
@@ -50,7 +50,7 @@ impl Netlink {
             return Ok(None);
         }
         let link = match first(self.handle.link().get().match_index(index).execute()).await {
-            // The device has just gone.
+            // The device has just disappeared.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => None,
             found => found?,
         };

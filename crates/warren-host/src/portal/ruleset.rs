@@ -5,20 +5,20 @@ use std::net::IpAddr;
 use crate::exec_groups::LEVEL;
 use crate::ruleset_text::chain;
 
-/// The mark of packets that a portal lets out. Kill switches accept it, for these ports alone, and drop a packet that
-/// begins with it.
+/// The mark of packets that a portal lets out. Kill switches accept it only for these ports, and drop a packet that already has
+/// it when it is sent.
 pub const PORTAL_MARK: u32 = 0x5766;
 
 /// The packets that a portal lets out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortalRules {
-    /// The cgroup of the browser, as nft reads its path.
+    /// The path of the browser's cgroup in nft's syntax.
     pub group: String,
     /// The user whose browser it is.
     pub user: u32,
     /// The network's resolvers. The first of each IP version is asked.
     pub resolvers: Vec<IpAddr>,
-    /// How long the kernel lets anything out.
+    /// The portal's time in seconds. After it, the kernel lets nothing out.
     pub seconds: u16,
 }
 
@@ -28,8 +28,7 @@ pub(super) fn ruleset(rules: &PortalRules) -> String {
     for (name, ports) in [("web", &[80, 443][..]), ("names", &[53][..])] {
         let elements: Vec<String> =
             ports.iter().map(|port| format!("{port} timeout {}s", rules.seconds)).collect();
-        // The kernel itself takes the ports out of the set, so this works even if no process is left to do
-        // it.
+        // The kernel itself removes the ports from the set after the timeout, so this works even if no process is left to do it.
         text += &format!(
             "set {name} {{\n\ttype inet_service\n\tflags timeout\n\telements = {{ {} }}\n}}\n",
             elements.join(", ")
@@ -41,26 +40,27 @@ pub(super) fn ruleset(rules: &PortalRules) -> String {
     // Runs after the kill switches' chain that drops forged marks, and before every chain that reads the mark.
     let marking = "type route hook output priority mangle - 15; policy accept;";
     add("marking", marking, &[format!("socket cgroupv2 level {LEVEL} \"{}\" goto browser", rules.group)]);
-    // This is the priority that nft calls `dstnat` elsewhere. nft does not know that word for this hook.
+    // -100 is the priority `dstnat`. nft does not accept that word in this hook.
     add("resolver", "type nat hook output priority -100; policy accept;", &resolver(rules));
     add("queries", "type filter hook output priority filter - 30; policy accept;", &queries(rules));
-    // The source may be the tunnel's address, because the kernel chose it before the packet was marked.
+    // Packets are masqueraded, because the kernel may have chosen the tunnel's address as their source before they were marked.
     let source = format!("meta mark {PORTAL_MARK:#x} oifname != \"lo\" masquerade");
     add("source", "type nat hook postrouting priority srcnat; policy accept;", &[source]);
     text
 }
 
-/// Marks the packets that may leave. Every packet is checked, so connections end with the portal's time too.
+/// Marks the packets that may leave. This applies to every packet and not only to a connection's first one, so connections stop
+/// at the end of the portal's time too.
 fn browser(rules: &PortalRules) -> Vec<String> {
     vec![
         format!("meta skuid != {} return", rules.user),
-        // Traffic to services on this host stays on this host, except DNS queries.
+        // Packets to services on this host stay on this host, except for DNS queries.
         "oifname != \"lo\" tcp dport @web meta mark set ".to_owned() + &format!("{PORTAL_MARK:#x}"),
         format!("meta l4proto {{ tcp, udp }} th dport @names meta mark set {PORTAL_MARK:#x}"),
     ]
 }
 
-/// Queries go to the network's resolver, whichever resolver the browser asks.
+/// Redirects queries to the network's resolver, whichever resolver the browser asks.
 fn resolver(rules: &PortalRules) -> Vec<String> {
     of_families(rules)
         .filter_map(|(family, protocol, server)| {

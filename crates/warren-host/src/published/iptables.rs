@@ -13,7 +13,7 @@ pub(super) struct Version {
     /// nft's name for the family of its tables.
     pub(super) family: &'static str,
     pub(super) programs: [&'static str; 2],
-    /// The file that lists the tables of legacy iptables. It exists once somebody has used them.
+    /// The file that lists the tables of legacy iptables. The file exists only once a program has used legacy iptables.
     tables: &'static str,
 }
 
@@ -38,7 +38,7 @@ impl Version {
     }
 }
 
-/// Whether any rule was printed. For a table that nft has changed too, iptables prints "incompatible" and no rule.
+/// Whether any rule was printed. For a table that nft has changed too, iptables prints "incompatible" and no rules.
 pub(super) fn has_rules(saved: &str) -> bool {
     saved.lines().any(|line| line.starts_with("-A "))
 }
@@ -46,7 +46,7 @@ pub(super) fn has_rules(saved: &str) -> bool {
 pub(super) fn published(saved: &str, program: &str) -> Published {
     let mut rules = Rules::new();
     rules.first.insert(chain_of(program, "PREROUTING"));
-    // A comment may contain an escaped quote, which must not end it.
+    // Escaped quotes inside a comment are replaced, because they must not end the comment.
     for line in saved.replace("\\\"", "'").lines() {
         let words = words(line);
         if let Some((chain, rule)) = rule(&words, program) {
@@ -64,14 +64,14 @@ fn rule(words: &[&str], program: &str) -> Option<(String, Rule<String>)> {
     for pair in rest.windows(2) {
         let [option, value] = pair else { continue };
         match *option {
-            // A negated condition names the ports that the rule does not match.
+            // A negated condition is ignored, because it lists the ports that the rule does not match.
             "--dport" | "--dports" | "--destination-port" | "--destination-ports" if before != "!" => {
                 ports = ranges(value).map_or(Ports::Any, Ports::These);
             }
             "-j" | "-g" => {
                 way = match *value {
                     "DNAT" | "REDIRECT" | "NETMAP" => Some(Way::Elsewhere),
-                    // A target such as ACCEPT counts as a chain without rules, which leads nowhere.
+                    // A target such as ACCEPT is treated as a jump to a chain without rules.
                     target => Some(Way::To(chain_of(program, target))),
                 }
             }
@@ -91,7 +91,7 @@ fn ranges(value: &str) -> Option<Vec<RangeInclusive<u16>>> {
     value.split(',').map(range).collect()
 }
 
-/// The words of a line, without quoted ones, which are comments.
+/// Splits a line into words. Quoted text is left out, because only comments are quoted.
 fn words(line: &str) -> Vec<&str> {
     line.split('"').step_by(2).flat_map(str::split_whitespace).collect()
 }

@@ -34,7 +34,7 @@ pub(super) struct Found {
     pub(super) published: Published,
     /// Sets of ports whose elements must be listed first.
     pub(super) wanted: BTreeSet<SetName>,
-    /// The families whose NAT tables have rules of iptables. nft shows those rules only in part.
+    /// The families whose NAT tables contain iptables rules, which nft shows only in part.
     pub(super) with_iptables: BTreeSet<String>,
 }
 
@@ -60,7 +60,7 @@ impl Listing {
         Ok(Self { objects: printed.nftables })
     }
 
-    /// The objects of a kind with their tables, except Warren's own.
+    /// The objects of a kind with their tables, except those in Warren's own tables.
     fn of_kind<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = (Table, &'a Value)> {
         self.objects.iter().filter_map(move |object| {
             let object = object.get(kind)?;
@@ -71,7 +71,7 @@ impl Listing {
     }
 }
 
-/// The ports that the rules publish, given the elements of named sets that are known so far.
+/// Finds the ports that the rules publish. `sets` are the elements of the named sets that were listed so far.
 pub(super) fn published(listing: &Listing, sets: &BTreeMap<SetName, Vec<Value>>) -> Found {
     let mut reading = Reading { listing, sets, found: Found::default() };
     let mut rules = Rules::new();
@@ -121,7 +121,7 @@ impl Reading<'_> {
                 }
             } else if let Some(map) = expression.get("vmap") {
                 for (ports, verdict) in self.elements(table, map) {
-                    // A key without a port leaves the ports that earlier conditions of the rule have picked.
+                    // If the map's key has no port, the ports of earlier conditions of the rule apply.
                     rules.extend(jump(ports.unwrap_or_else(|| picked.clone()), &verdict));
                 }
             } else if let Some(nat) = expression.get("dnat").or_else(|| expression.get("redirect")) {
@@ -146,7 +146,8 @@ impl Reading<'_> {
         rules
     }
 
-    /// The destination ports that a condition picks, if it picks any and they can be determined.
+    /// Returns the destination ports that a condition selects. `None` if it is no condition on ports, or they cannot be
+    /// determined.
     fn matched(&mut self, table: &Table, condition: &Value) -> Option<Vec<RangeInclusive<u16>>> {
         let place = place_of_port(condition.get("left")?)?;
         let right = condition.get("right")?;
@@ -157,7 +158,7 @@ impl Reading<'_> {
             ">" => Some(vec![number()?.checked_add(1)?..=u16::MAX]),
             "<=" => Some(vec![0..=number()?]),
             "<" => Some(vec![0..=number()?.checked_sub(1)?]),
-            // `!=` names the ports that the rule does not pick.
+            // `!=` is ignored, because it lists the ports that the rule does not select.
             _ => None,
         }
     }
@@ -179,7 +180,7 @@ impl Reading<'_> {
         read
     }
 
-    /// The ports in a value. If the value has several fields, `place` is the position of the ports among them.
+    /// Returns the ports in a value. If the value has several fields, `place` is the position of the port among them.
     fn ports(&mut self, table: &Table, value: &Value, place: usize) -> Option<Vec<RangeInclusive<u16>>> {
         if let Some(elements) = self.held(table, value) {
             let mut ports = Vec::new();
@@ -192,12 +193,12 @@ impl Reading<'_> {
             return self.ports(table, fields.get(place)?, 0);
         }
         if let Some(with_more) = value.get("elem") {
-            // The element has more parts than its value, such as a timeout or a counter.
+            // The element is an object with further properties, such as a timeout or a counter.
             return self.ports(table, with_more.get("val")?, place);
         }
         match value.get("range") {
             Some(range) => {
-                // A range of values with several fields has all fields at both ends.
+                // In a range of values with several fields, both ends have all fields.
                 let end = |at: usize| {
                     let end = range.get(at)?;
                     port(end.get("concat").map_or(Some(end), |fields| fields.get(place))?)
@@ -208,10 +209,10 @@ impl Reading<'_> {
         }
     }
 
-    /// The elements of a set, which is in the rule itself or has a name.
+    /// Returns the elements of a set, which is either anonymous, in the rule itself, or has a name.
     fn held(&mut self, table: &Table, value: &Value) -> Option<Vec<Value>> {
         if let Some(elements) = value.get("set") {
-            // A set of one element may be that element instead of a list.
+            // nft may print a set with one element as that element instead of a list.
             return Some(elements.as_array().cloned().unwrap_or_else(|| vec![elements.clone()]));
         }
         let name = value.as_str()?.strip_prefix('@')?;

@@ -23,8 +23,7 @@ impl Published {
         self.unread.extend(other.unread);
     }
 
-    /// Sorts the ports and the unread rules, and removes duplicates. Ranges that are too wide to be withheld from
-    /// clients move to `unread`.
+    /// Sorts the ports and the unread rules, and removes duplicates. Moves ranges that are too wide to be reserved to `unread`.
     pub(super) fn tidy(&mut self) {
         self.ports.sort_unstable_by_key(|range| (*range.start(), *range.end()));
         self.ports.dedup();
@@ -42,7 +41,7 @@ impl Published {
 
 /// The most entries of `unread`.
 const MOST_UNREAD: usize = 8;
-/// The most ports in a range that is kept from clients. A wider range would leave NAT no room.
+/// Maximum number of ports in a range that NAT avoids for clients. Avoiding a wider range would leave too few ports for NAT.
 const WIDEST: usize = 16_384;
 
 #[cfg(test)]

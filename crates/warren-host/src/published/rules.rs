@@ -1,4 +1,4 @@
-//! NAT rules, reduced to the ports that they match and the places to which they lead.
+//! NAT rules, reduced to the ports that they match and the chains or destinations to which they lead.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,14 +14,14 @@ pub(super) struct Rules<Chain> {
     pub(super) first: BTreeSet<Chain>,
 }
 
-/// A rule that leads somewhere. A rule with several targets counts as several rules.
+/// A rule that jumps to a chain or changes the destination. A rule with several targets is stored as several rules.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rule<Chain> {
     pub(super) ports: Ports,
     pub(super) way: Way<Chain>,
 }
 
-/// The destination ports that a rule picks.
+/// The destination ports that a rule selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ports {
     /// The rule has no condition on ports, or a condition that cannot be read.
@@ -31,7 +31,7 @@ pub(super) enum Ports {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Way<Chain> {
-    /// The packet gets another destination.
+    /// The packet's destination is changed (DNAT or redirect).
     Elsewhere,
     To(Chain),
 }
@@ -41,7 +41,7 @@ impl<Chain: Ord + Clone + std::fmt::Display> Rules<Chain> {
         Self { chains: BTreeMap::new(), first: BTreeSet::new() }
     }
 
-    /// The ports that are published by the first chains and by the chains that these lead to.
+    /// Returns the ports that are published by the first chains and by the chains to which these jump.
     pub(super) fn published(&self) -> Published {
         let mut walk = Walk { rules: self, seen: BTreeMap::new(), published: Published::default() };
         for chain in &self.first {
@@ -53,8 +53,8 @@ impl<Chain: Ord + Clone + std::fmt::Display> Rules<Chain> {
 
 struct Walk<'a, Chain> {
     rules: &'a Rules<Chain>,
-    /// The chains that were visited, each with whether ports were matched on the way there. The value says whether the chain
-    /// gives packets another destination.
+    /// The chains that were visited. A key is a chain, and whether earlier rules had already selected ports. The value is whether
+    /// the chain changes the destination of packets.
     seen: BTreeMap<(&'a Chain, bool), bool>,
     published: Published,
 }
@@ -64,7 +64,8 @@ impl<'a, Chain: Ord + Clone + std::fmt::Display> Walk<'a, Chain> {
         if let Some(known) = self.seen.get(&(chain, are_picked)) {
             return *known;
         }
-        // The kernel allows no loops. If a listing has one, it is not followed.
+        // Marking the chain as visited prevents an endless loop. The kernel does not allow loops, but a listing might contain
+        // one.
         self.seen.insert((chain, are_picked), false);
         let mut leads_elsewhere = false;
         for Rule { ports, way } in self.rules.chains.get(chain).into_iter().flatten() {
@@ -76,7 +77,7 @@ impl<'a, Chain: Ord + Clone + std::fmt::Display> Walk<'a, Chain> {
             leads_elsewhere |= leads;
             match (ports, way) {
                 (Ports::These(ports), _) if leads => self.published.ports.extend(ports.iter().cloned()),
-                // If a rule on the way here matched ports, that rule publishes them.
+                // If an earlier rule has selected ports, that rule is the one that publishes them.
                 (Ports::Any, Way::Elsewhere) if !are_picked => {
                     self.published.unread.push(format!("a rule of {chain} that names no port"));
                 }

@@ -7,7 +7,7 @@ use crate::{DeviceName, nft::NftError};
 /// The reason why a step could not be made or undone.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// The device is not there.
+    /// The device does not exist.
     #[error(
         "there is no network device {0}; somebody has deleted or renamed it, so run `warren down` and start again"
     )]
@@ -57,7 +57,7 @@ impl From<io::Error> for StepError {
 impl From<NftError> for StepError {
     fn from(error: NftError) -> Self {
         match error {
-            // nft reports the kernel's error only as text. It is English, because nft runs with LC_ALL=C.
+            // nft reports the kernel's error only as text. The text is in English, because nft runs with LC_ALL=C.
             NftError::Refused(reason) if reason.ends_with("File exists") => Self::Exists,
             NftError::Refused(reason) if reason.ends_with("not permitted") => Self::NotPermitted,
             error @ (NftError::Missing | NftError::Refused(_) | NftError::Gone | NftError::Io(_)) => {

@@ -104,7 +104,7 @@ fn two_tunnels_go_up_and_down_independently_and_the_more_specific_route_wins() {
     host.block_on(|| async {
         let mut first = Host::open(host.journal()).await.unwrap();
         let mut second = Host::open(other_journal(&host)).await.unwrap();
-        // A foreign rule takes both slots 0 and 1: it looks up slot 0's table with a priority of slot 1.
+        // Another program's rule makes slots 0 and 1 unavailable: it looks up slot 0's table and has a priority of slot 1.
         let slot = first.free_slot().await.unwrap().unwrap();
         assert_eq!(slot, 2);
         let full = first.apply(&client(&ClientPlanFacts { slot, ..full_tunnel() })).await.unwrap();
@@ -228,7 +228,7 @@ fn rules_of_others_that_lead_around_the_tunnel_are_found_and_passed() {
             let place = found().await;
             assert_eq!((place.band, place.bypasses.len()), (Some(Band::USUAL), 0), "{harmless}");
         }
-        // The kernel places a rule without a priority in front of all other rules.
+        // The kernel puts a rule without a priority in front of all other rules.
         for (rule, priorities) in [
             ("priority 6100 lookup main", [4736, 4992, 5248]),
             ("priority 300 not fwmark 0x51 lookup main suppress_prefixlength 0", [36, 64, 92]),
@@ -241,7 +241,7 @@ fn rules_of_others_that_lead_around_the_tunnel_are_found_and_passed() {
             assert_eq!(place.band.map(|band| band.priorities(0)), Some(priorities), "{rule}: {place:?}");
             assert!(!place.bypasses.is_empty());
         }
-        // This band is so early that it has no room for slots from 28 on.
+        // This band is so early that it is too small for slots from 28 on.
         host.run("ip rule delete priority 5");
         let late = warren.place(&tunnel, 28, Band::USUAL).await.unwrap();
         assert!(late.band.is_none() && late.bypasses[0].remedy().contains("ip -4 rule delete priority"));
@@ -286,7 +286,7 @@ fn verify_names_what_somebody_else_has_undone() {
             [
                 "the device does not have the address",
                 "the device's MTU is 1400",
-                // The kernel drops the IPv4 route together with the device's last address.
+                // The kernel removes the IPv4 route together with the device's last address.
                 "there is no such route",
                 "there is no such route",
                 "there is no such rule",

@@ -198,8 +198,8 @@ fn networks_that_a_neighbour_can_give_this_host_are_not_its_permanent_ones() {
     }
 }
 
-/// Anybody may send an ICMP error about any destination, and the kernel remembers the path MTU in it. If the default
-/// route has no gateway, the kernel's entry looks like a network on the link.
+/// Anybody may send an ICMP error about any destination, and the kernel caches the path MTU that it contains as a route. If the
+/// default route has no gateway, this route looks like a network on the link.
 #[test]
 fn path_mtu_that_an_icmp_error_told_is_no_network_on_the_link() {
     if !is_root() {
@@ -392,7 +392,7 @@ fn failure_at_any_step_leaves_the_exit_as_it_was() {
     }
 }
 
-/// Errors about a destination of each version, as a router of the internet sends them to this host.
+/// ICMP errors about a destination of each IP version, as a router on the internet sends them to this host.
 const TOO_BIG: &str = r#"
 import socket, struct
 def checksum(data):

@@ -1,4 +1,4 @@
-//! Daemons are killed at any moment. Everything that they leave behind is undone exactly.
+//! Daemons are killed at any moment. All changes that they leave are undone exactly.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -42,7 +42,7 @@ fn table_goes_with_a_killed_exit_before_anybody_cleans_up() {
     wait_until("the table is gone", || !host.succeeds("nft list table inet warren_exit"));
 }
 
-/// Not a test of its own: the daemon that the tests above start and kill.
+/// The daemon that the tests above start and kill. It is not a test itself.
 #[test]
 fn daemon() {
     let Ok(role) = std::env::var("WARREN_TEST_DAEMON") else { return };
@@ -61,7 +61,8 @@ fn daemon() {
     });
 }
 
-/// Kills a daemon that applies and undoes its plan without pause, at moments spread over its rounds, and compares the host.
+/// Repeatedly kills a daemon that applies and undoes its plan without pause, recovers, and compares the host with its state
+/// before. The moments are spread over the daemon's rounds.
 fn kill_and_recover(role: &str, tun: &str) {
     if !is_root() {
         return;

@@ -1,4 +1,4 @@
-//! Plans on real hosts. Each test makes its own network namespaces and needs root.
+//! Applies plans in real network namespaces, which each test creates. Needs root.
 #![forbid(unsafe_code)]
 // Test helpers panic on failure.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]

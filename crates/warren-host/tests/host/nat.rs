@@ -1,4 +1,4 @@
-//! The exit's firewall and NAT with real traffic.
+//! Tests of the exit's firewall and NAT with real traffic.
 //!
 //! ```text
 //!  client                exit                          internet
@@ -74,7 +74,7 @@ fn source_port_of_nat_is_never_a_listen_port() {
     });
 }
 
-/// Negative control: shows that the test before this one can fail.
+/// The control for the test above: shows that it can fail.
 #[test]
 fn source_port_that_is_no_listen_port_is_kept() {
     if !is_root() {
@@ -138,7 +138,7 @@ fn nothing_unasked_reaches_a_client() {
     let open = Plan { steps };
 
     net.exit.with_plan(&closed, || assert!(!net.internet.succeeds(&ping("10.66.0.2"))));
-    // Without the firewall the host does reach the client, so the route to the client is right.
+    // As a control, the host can reach the client without the firewall, so only the firewall blocks it.
     net.exit.with_plan(&open, || assert!(net.internet.succeeds(&ping("10.66.0.2"))));
 }
 
@@ -172,7 +172,7 @@ fn hosts_on_the_exits_own_links_are_closed_unless_allowed() {
         }
         assert!(net.client.succeeds(&ping("203.0.113.2")), "an allowed address is reachable");
     });
-    // The same exit, but without the list of on-link networks.
+    // As a control, the same exit without the list of on-link networks.
     net.with_exit(
         &ExitHost {
             surroundings: Surroundings { links: Vec::new(), ..net.exit_host().surroundings },
@@ -214,7 +214,7 @@ fn clients_ask_a_resolver_on_the_exits_own_link_for_names_and_for_nothing_else()
     });
 }
 
-/// With `ct state related`, an ICMP error that quotes another client's flow would pass.
+/// If the rules accepted `ct state related`, an ICMP error that quotes another client's flow would pass.
 #[test]
 fn forged_errors_of_clients_reach_neither_the_exit_nor_its_neighbours() {
     if !is_root() {
@@ -241,7 +241,7 @@ fn forged_errors_of_clients_reach_neither_the_exit_nor_its_neighbours() {
         too_big(&net.client, neighbours.0, (neighbours, exits));
         too_big(&net.client, exits.0, (exits, neighbours));
         too_big(&net.client, gateway.0, (gateway, clients));
-        // The ping follows the forged errors on the same path, so they have arrived once it is answered.
+        // The ping is sent after the forged errors on the same path, so they have arrived once it is answered.
         assert!(net.client.succeeds(&ping("10.66.0.1")));
         let lowered = [
             path_mtu_is_lowered(&net.internet, exits.0),
@@ -262,7 +262,7 @@ fn forged_errors_of_clients_reach_neither_the_exit_nor_its_neighbours() {
         );
     });
 
-    // The control: a ruleset that also accepts related packets.
+    // As a control, a ruleset that also accepts related packets.
     let mut open = exit(&host);
     let Some(Step::Nftables { ruleset, .. }) = open.steps.first_mut() else {
         panic!("the table comes first")
@@ -324,7 +324,7 @@ fn what_is_not_the_internet_is_closed_and_what_is_within_it_is_open() {
             let from = net.client.inside(|| UdpSocket::bind(any).unwrap());
             from.send_to(b"hello", to).unwrap();
         }
-        // The ping follows the packets on the same path, so they have arrived once it is answered.
+        // The ping is sent after the packets on the same path, so they have arrived once it is answered.
         assert!(net.client.succeeds(&ping("203.0.113.2")) && net.client.succeeds(&ping("2001:db8:1::2")));
     };
 
@@ -473,7 +473,7 @@ impl Net {
         seen
     }
 
-    /// The same over TCP, from any port.
+    /// Like [`Self::source_seen`], but over TCP and from any port.
     fn source_seen_by_tcp(&self, server: IpAddr) -> SocketAddr {
         let listener = self.internet.inside(|| TcpListener::bind((server, 0)).unwrap());
         let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Ports that rules of nftables publish, as this host's nft prints them.
+//! Tests of finding published ports in the output of this host's nft.
 
 use warren_host::published::{self, Published};
 

@@ -15,7 +15,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tempfile::TempDir;
 use warren_host::{DeviceName, Host, Plan, snapshot};
 
-/// Whether the test can run. Without root, prints a line, or fails where tests must not be skipped.
+/// Whether this process is root, so that the test can run. If not, prints a line, or fails if tests must not be skipped.
 pub(crate) fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -25,7 +25,7 @@ pub(crate) fn is_root() -> bool {
     is_root
 }
 
-/// A network namespace with `lo` up, deleted on drop with everything in it.
+/// A network namespace with `lo` up. Dropping this value deletes the namespace with its devices.
 pub(crate) struct Namespace {
     name: String,
     directory: TempDir,
@@ -125,8 +125,8 @@ impl Drop for Namespace {
     }
 }
 
-/// Joins two namespaces by a veth pair with both ends up. The devices have no link-local addresses, because the kernel
-/// would add and settle them at an unpredictable moment.
+/// Joins two namespaces by a veth pair with both ends up. The devices have no link-local addresses, because the kernel would add
+/// them at an unpredictable moment.
 pub(crate) fn join(one: (&Namespace, &str), other: (&Namespace, &str)) {
     let (one, device) = one;
     let (other, peer) = other;
@@ -144,7 +144,8 @@ pub(crate) fn as_tunnel(one: (&Namespace, &str), other: (&Namespace, &str)) {
     }
 }
 
-/// A host that others use as well (a LAN, a rule, a route in a table, a firewall table), with a TUN device.
+/// A host that already has settings of other programs (a LAN, a policy rule, a route in another table, a firewall table), with a
+/// TUN device.
 pub(crate) fn lived_in_host(tun: &str) -> (Namespace, Namespace) {
     let host = Namespace::new("host");
     let lan = Namespace::new("lan");

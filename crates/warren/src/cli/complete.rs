@@ -1,7 +1,7 @@
 //! Completes words on the command line, including the names of profiles and clients and the settings of `warren set`.
 //!
-//! To complete a word, the shell runs `warren` with [`VARIABLE`] set. Nothing is changed, and failures are not reported: a
-//! user without rights just gets fewer words.
+//! To complete a word, the shell runs `warren` with [`VARIABLE`] set. Nothing is changed, and errors are not reported: a user who
+//! may not read the names just gets fewer words.
 
 use std::ffi::{OsStr, OsString};
 
@@ -18,7 +18,7 @@ use warren_control::{Change, PageQuery};
 use warren_daemon::daemon_directory::{self, EXIT};
 use warren_daemon::directories::Directories;
 
-/// The most clients that are offered.
+/// Maximum number of clients that are offered.
 const MOST_CLIENTS: usize = 200;
 
 /// Answers a shell that asks for completions, and ends the process. Returns if no shell asks.
@@ -43,7 +43,7 @@ fn with_names(command: Command, path: &str) -> Command {
     })
 }
 
-/// The kind of thing that an argument names.
+/// What an argument refers to, which decides the words that are offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
     /// A profile, or the file of one.
@@ -94,7 +94,8 @@ impl ValueCompleter for Names {
         words.sort_unstable();
         words.dedup();
         let mut candidates: Vec<_> = words.into_iter().map(CompletionCandidate::new).collect();
-        // Otherwise each file of the current directory would be listed among the profiles.
+        // Files are offered only once the user has typed a slash or a dot. Otherwise all files of the current directory would be
+        // listed among the profiles.
         if *self == Self::ProfileOrFile && beginning.contains(['/', '.']) {
             candidates.extend(PathCompleter::file().complete(current));
         }
@@ -103,7 +104,8 @@ impl ValueCompleter for Names {
 }
 
 impl Names {
-    /// Words for the argument. Some may not begin with what was typed. `None` if they cannot be read.
+    /// Returns the possible words for the argument, including some that may not start with `beginning`. `None` if they cannot be
+    /// read.
     fn words(self, typed: &Typed, beginning: &str) -> Option<Vec<String>> {
         let Typed { directories, matches } = typed;
         match self {
@@ -156,7 +158,7 @@ impl Typed {
         let words = words.skip_while(|word| word != "--").skip(1);
         let command = || Cli::command().ignore_errors(true);
         let matches = command().try_get_matches_from(words);
-        // Matches are missing only if the command line asks for help and has no errors.
+        // Parsing fails only if the command line asks for help. In that case the defaults are used.
         let matches = matches.unwrap_or_else(|_| command().get_matches_from(["warren"]));
         let global = GlobalArgs::from_arg_matches(&matches).and_then(|global| {
             global.directories().map_err(|_| clap::Error::new(clap::error::ErrorKind::Io))

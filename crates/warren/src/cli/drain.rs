@@ -16,12 +16,12 @@ use warren_daemon::output;
 
 /// How often to check whether the exit has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How long an exit takes to stop, beyond the time that its clients get.
+/// How long an exit may take to stop after the time that its clients get.
 const STOPPING: Duration = Duration::from_secs(5);
-/// The most clients that are named.
+/// Maximum number of clients whose names are listed.
 const MOST_NAMES: usize = 20;
 
-/// Makes the exit send its clients away, and returns once the exit has ended. If clients have nowhere to go, asks the user first,
+/// Makes the exit send its clients away, and returns once the exit has ended. If clients have no other exit, asks the user first,
 /// unless `yes` is set.
 ///
 /// # Errors
@@ -52,7 +52,7 @@ pub(crate) async fn drain(directories: &Directories, timeout: Duration, yes: boo
     output::print("Drained; the exit has stopped.\n")
 }
 
-/// Returns the clients that lose their connection. `None` if each of them can go to another exit.
+/// Returns a message about the clients that have no other exit. `None` if each client has one.
 fn stranded(sessions: &[SessionStatus]) -> Option<String> {
     let named = |says: Option<bool>| {
         let found: Vec<&str> = sessions
@@ -65,7 +65,7 @@ fn stranded(sessions: &[SessionStatus]) -> Option<String> {
         let names = if more > 0 { format!("{names} and {more} more") } else { names };
         (found.len(), names)
     };
-    // A client of an older version does not say whether it has another exit.
+    // A client of an older version does not report whether it has another exit.
     let ((without, names), (silent, older)) = (named(Some(false)), named(None));
     let lines = [
         (without > 0).then(|| {
@@ -88,7 +88,7 @@ fn ask() -> anyhow::Result<()> {
             "nothing was changed, because there is no terminal to ask on; add --yes to drain anyway";
         return Err(Failure::new(ExitCode::Usage, sentence).into());
     }
-    // Not written to standard output, which a program may read.
+    // The question is written to standard error, because a program may read standard output.
     let mut terminal = io::stderr();
     write!(terminal, "Drain anyway? [y/N] ")?;
     terminal.flush()?;

@@ -1,4 +1,4 @@
-//! `warren exec`: one program inside the tunnel, or outside of it.
+//! `warren exec`: runs one program inside the tunnel, or outside of it.
 
 pub(super) mod names;
 
@@ -36,7 +36,7 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
         true => block_on(enter_as_root(directories, log, arguments, side))?,
         false => block_on(enter_as_user(directories, arguments, side))?,
     };
-    // Only the kernel can prove where this process is, no matter who has moved it.
+    // The daemon's answer is not trusted. The kernel shows in which cgroup this process really is.
     let listing = std::fs::read_to_string("/proc/self/cgroup").context("cannot see this process's cgroup")?;
     if !ExecGroup::of(&name, side)?.has_in(&listing) {
         bail!("the daemon of {name} has not moved this process; see `warren logs {name}`");
@@ -44,7 +44,7 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
     let words = shadowed.around(&arguments.command);
     let Some((program, rest)) = words.split_first() else { bail!("name a program after `--`") };
     let error = Command::new(program).args(rest).exec();
-    // Uses a shell's exit codes, so that scripts can tell these cases from the program's own failures.
+    // The exit codes are those that a shell uses, so that scripts can distinguish these cases from failures of the program.
     let code =
         if error.kind() == io::ErrorKind::NotFound { ExitCode::NotFound } else { ExitCode::NotStarted };
     let sentence = format!("cannot start {}: {error}; check the program's name", program.display());
@@ -140,8 +140,8 @@ pub(super) fn profile(
     }
 }
 
-/// Returns the name of the profile whose daemon a user's command asks: the named one, or the only one that listens to
-/// users. If there is none, fails with the message in `none`.
+/// Returns the name of the profile whose daemon a user's command should ask: `name` or, without it, the only profile whose daemon
+/// listens to users. If there is none, fails with the message in `none`.
 pub(super) fn listening_profile(
     directories: &Directories,
     argument: Option<&OsString>,

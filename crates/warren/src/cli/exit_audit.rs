@@ -1,4 +1,5 @@
-//! `warren exit audit`: prints what operators did, from the audit log's file. It works without a running exit.
+//! `warren exit audit`: prints the changes that operators made, from the audit log's file. This also works while the exit does
+//! not run.
 
 use anyhow::Context as _;
 

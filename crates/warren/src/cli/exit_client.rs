@@ -55,7 +55,7 @@ pub(crate) fn run(
         ExitClientCommand::Export(args) => transfer::export(directories, &config, args),
         ExitClientCommand::Import(args) => transfer::import(directories, &config, args, store.as_mut()),
         ExitClientCommand::Remove(args) => {
-            // `None` if there is only an invitation, which is removed too.
+            // `None` means that the name is that of an invitation, which is withdrawn.
             let client = store.show(&args.name).ok();
             let cut_off = store.remove(&args.name)?;
             output::print(&view::removal(&args.name, client.as_ref(), directories))?;

@@ -1,4 +1,5 @@
-//! `warren exit import wireguard`: enrols the peers of a WireGuard server as clients of this exit, with new keys or with theirs.
+//! `warren exit import wireguard`: enrols the peers of a WireGuard server as clients of this exit, with new keys or with their
+//! existing ones.
 
 mod clash;
 mod found;
@@ -40,17 +41,17 @@ use warren_daemon::directories::Directories;
 use warren_daemon::output;
 use warren_exit::invitation::endpoint;
 
-/// Enrols every peer and writes its profile, or does nothing.
+/// Enrols every peer and writes its profile. If anything fails, nothing is changed.
 ///
 /// # Errors
-/// The line of the file, or the conflict, that prevents it.
+/// The line of the file, or the conflict, that prevents the import.
 pub(crate) fn run(
     directories: &Directories,
     args: &ImportWireGuardArgs,
     open: impl FnOnce(&ExitSettings) -> anyhow::Result<Box<dyn ClientStore>>,
 ) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
-    // Checked before anything else, because the clients would not reach the exit without an endpoint.
+    // The endpoint is checked before anything is changed, because without it the clients' profiles could not be written.
     endpoint(&config)?;
     let file = args.file.display();
     let bytes = fs::read(&args.file).map_err(|error| {
@@ -134,10 +135,10 @@ fn enrol_with_new_keys(
         };
         clients.push(NewClient { public_key, ..client.clone() });
     }
-    // Done after all profiles are written: if this command is killed earlier, no enrolled key is lost, and the next import
-    // continues with the profiles.
+    // The clients are enrolled after all profiles are written. If this command is killed earlier, no enrolled key is lost, and
+    // the next import uses the profiles that were written.
     store.add_all(&clients)?;
-    // From here on the exit knows the keys, so the profiles must stay.
+    // Once the exit knows the keys, the profiles must not be removed.
     written.keep();
     output::print(&format!(
         "Enrolled {}; the profiles are in {}. Move each to its machine, and run there: warren up ./NAME.toml\n",
@@ -146,7 +147,7 @@ fn enrol_with_new_keys(
     ))
 }
 
-/// Refuses names that somebody else has, and proposes others.
+/// Refuses names that other clients have, and proposes other names.
 fn refuse_clashes(file: &Path, renamed: &[Renamed]) -> Result<(), ConfigError> {
     match (renamed.first(), clash::sentence(renamed)) {
         (Some(first), Some(sentence)) => Err(ConfigError::at_line(file, first.line, sentence)),
@@ -174,8 +175,8 @@ fn all_left_behind(
     planned.iter().map(|client| left_behind(&profile_path(directory, client), exit, &removed)).collect()
 }
 
-/// The key in a profile that a killed import left. Clients are enrolled only after all profiles are written, so this
-/// import can continue there.
+/// Returns the key in a profile that a killed import left. Clients are enrolled only after all profiles are written, so this
+/// import can use the profile's key.
 fn left_behind(path: &Path, exit: &RemoteExit, removed: &[PublicKey]) -> anyhow::Result<Option<PrivateKey>> {
     if fs::symlink_metadata(path).is_err() {
         return Ok(None);
@@ -196,7 +197,7 @@ fn left_behind(path: &Path, exit: &RemoteExit, removed: &[PublicKey]) -> anyhow:
 /// The plan of an import.
 #[derive(Debug)]
 struct Plan {
-    /// The clients to enrol in addition to those that are already enrolled. Each gets its own key later.
+    /// The clients to enrol, without those that are already enrolled. Their keys are set later.
     clients: Vec<NewClient>,
     /// The clients whose names in the file are taken.
     renamed: Vec<Renamed>,
@@ -209,10 +210,11 @@ fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]
             prefixes: view.prefixes.clone(),
             ..NewClient::new(view.name.clone(), view.public_key, view.ipv4, view.ipv6)
         };
-        // These clients are already enrolled, so they do not conflict with each other.
+        // Errors are ignored, because these clients are already enrolled, so they do not conflict with each other.
         drop(enrol(&mut registry, &client));
     }
-    // If the enrolled clients already keep the exit from starting, this import is not at fault and must go on.
+    // If the exit could not start even with the clients that are already enrolled, this check is skipped, because the import is
+    // not the reason.
     let could_start = check_clients(config.ipv4, config.ipv6, &registry).is_ok();
     let mut planned: Vec<NewClient> = Vec::new();
     let mut renamed = Vec::new();
@@ -239,8 +241,8 @@ fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]
                 None => error.to_string(),
             })
         })?;
-        // Checks everything else that an exit demands of its clients. The earlier peers have passed, so a failure is
-        // due to this one.
+        // Checks all other requirements of an exit for its clients. The earlier peers have passed this check, so an error is
+        // about this peer.
         if could_start {
             check_clients(config.ipv4, config.ipv6, &registry).map_err(|error| refused(error.to_string()))?;
         }
@@ -249,8 +251,8 @@ fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]
     Ok(Plan { clients: planned, renamed })
 }
 
-/// Whether another client has this client's name. An enrolled client with the same name and the same address does not count: an
-/// earlier import has enrolled this very peer.
+/// Whether another client has this client's name. An enrolled client with the same name and the same address is not a clash,
+/// because it is this peer, enrolled by an earlier import.
 fn is_clash(client: &NewClient, registry: &ClientRegistry, enrolled: &[ClientView]) -> bool {
     let is_same = |view: &ClientView| {
         let equal = (view.ipv4.is_some() && view.ipv4 == client.ipv4)
@@ -260,7 +262,7 @@ fn is_clash(client: &NewClient, registry: &ClientRegistry, enrolled: &[ClientVie
     registry.by_name(&client.name).is_some() && !enrolled.iter().any(is_same)
 }
 
-/// Adds a client to the others. Only conflicts matter here, so its key is a placeholder.
+/// Adds a client to the registry, to find conflicts. Its key is a placeholder.
 fn enrol(registry: &mut ClientRegistry, client: &NewClient) -> Result<(), RegistryError> {
     // The placeholder differs for each client, because a registry refuses the same key twice.
     let mut key = [0; 32];
@@ -271,7 +273,7 @@ fn enrol(registry: &mut ClientRegistry, client: &NewClient) -> Result<(), Regist
     registry.add(entry)
 }
 
-/// The name of the client that already has the name, address or prefix in question.
+/// The name of the client that already has the name, address or prefix that the error is about.
 fn holder(error: &RegistryError) -> Option<&String> {
     if let RegistryError::NameTaken { name: holder }
     | RegistryError::AddressTaken { holder, .. }
@@ -323,7 +325,7 @@ fn uses(config: &ExitSettings, network: &IpNet) -> bool {
     own.into_iter().flatten().any(|own| own.contains(network) || network.contains(&own))
 }
 
-/// Profiles that were written. They are removed again unless `keep` is called.
+/// Profiles that were written. Dropping this removes them, unless `keep` was called.
 #[derive(Default)]
 struct Profiles(Vec<PathBuf>);
 
@@ -347,7 +349,7 @@ impl Profiles {
 impl Drop for Profiles {
     fn drop(&mut self) {
         for path in &self.0 {
-            // A file that cannot be removed does no harm: the exit does not know its key.
+            // If the file cannot be removed, it does no harm, because the exit does not know its key.
             drop(fs::remove_file::<&Path>(path));
         }
     }

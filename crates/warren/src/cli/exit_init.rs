@@ -54,7 +54,7 @@ fn run_with(
     let of_fleet = joined.as_ref().map(|joined| &joined.pools);
     let setup = Setup {
         endpoint: &endpoint,
-        // All exits of a fleet have the same prefixes.
+        // An exit of a fleet gets the fleet's prefixes, because they are the same at all exits.
         ipv4: match (of_fleet, args.ipv4) {
             (Some(pools), _) => pools.ipv4,
             (None, Some(ipv4)) => Some(ipv4),
@@ -84,7 +84,7 @@ fn run_with(
     output::print(&told(directories, &setup, egress.as_deref(), &files, &key.public()))
 }
 
-/// Joins a fleet. If anything fails afterwards, this host may join again with the same ticket.
+/// Joins a fleet. If a later step fails, this host may join again with the same ticket.
 fn join(directories: &Directories, ticket: &str, host_has_ipv6: bool) -> anyhow::Result<Joined> {
     refuse_existing(&files_in(&directories.config))?;
     let joined = fleet::join(ticket, &directories.config)?;
@@ -104,7 +104,7 @@ fn files_in(directory: &Path) -> Files {
 /// Refuses to set up an exit where there is one.
 fn refuse_existing(files: &Files) -> anyhow::Result<()> {
     for file in [&files.config, &files.key] {
-        // Unlike `exists`, this also finds a link that leads nowhere.
+        // Unlike `exists`, this also finds a dangling link.
         if fs::symlink_metadata(file).is_ok() {
             bail!(
                 "{} exists already and stays as it is; use it, or move exit.toml and exit.key away to start over \
@@ -157,8 +157,8 @@ fn told(
     )
 }
 
-/// The warning that no resolver was found. Private resolvers in this host's network do not count: through an exit, clients reach
-/// only the internet.
+/// The warning that no resolver was found. Private resolvers in this host's network are not used, because clients of an exit
+/// reach only the internet.
 fn without_resolvers(config: &Path) -> String {
     format!(
         "no resolver on the internet answered this host, so servers in [dns] of {} is empty. Clients with a full tunnel may not be \
@@ -228,12 +228,12 @@ fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Resul
         let reason = describe(&error);
         anyhow!("{} cannot be created: {reason}; choose another --config-dir", directory.display())
     })?;
-    // Temporary files that a killed `init` left.
+    // A killed `init` may have left temporary files.
     storage::remove_abandoned(directory);
     let written =
         create_both((&files.key, key.to_line().as_bytes()), (&files.config, setup.to_toml().as_bytes()));
     if written.is_err() && made {
-        // If somebody has put a file there meanwhile, this fails and the directory stays.
+        // If somebody has put another file into the directory, this fails, and the directory stays.
         let _ = fs::remove_dir(directory);
     }
     written.map(|()| files)
@@ -258,7 +258,8 @@ fn create(path: &Path, content: &[u8], mode: u32) -> anyhow::Result<()> {
     })
 }
 
-/// Warns of inner prefixes that the operator has chosen and that overlap a network of this host. They are used nevertheless.
+/// Warns of inner prefixes that the operator has chosen and that overlap a network of this host. The prefixes are used
+/// nevertheless.
 fn warn_of_overlaps(args: &ExitInitArgs, taken: &[IpNet]) {
     for chosen in [args.ipv4.map(IpNet::V4), args.ipv6.map(IpNet::V6)].into_iter().flatten() {
         if let Some(network) = taken.iter().find(|network| prefixes::overlap(network, &chosen)) {
@@ -267,14 +268,15 @@ fn warn_of_overlaps(args: &ExitInitArgs, taken: &[IpNet]) {
     }
 }
 
-/// How to start the exit, and its link if it belongs to a fleet. If the units are installed, these are commands of systemd.
+/// Returns the commands that start the exit and, in a fleet, its link. If Warren's systemd units can be used, these are systemctl
+/// commands.
 fn start(directories: &Directories, is_in_fleet: bool) -> String {
     let has_unit = |unit: &str| {
         let mut places = ["/usr/lib", "/lib", "/etc"].iter();
         places.any(|place| Path::new(place).join("systemd/system").join(unit).exists())
     };
     let run = directories.command("exit run");
-    // The units use the default directories, so they are no help if others were given.
+    // The units use the default directories, so they cannot be used if other directories were given.
     let is_service = run == "warren exit run" && sd_notify::booted().unwrap_or(false);
     let (exit, link) =
         (is_service && has_unit("warren-exit.service"), is_service && has_unit("warren-fleet.service"));
@@ -310,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Runs `init` as on a host with a resolver that clients can reach. No resolver is queried.
+    /// Runs `init` with a given resolver, as if the host had it. No resolver is queried.
     fn run(directories: &Directories, args: &ExitInitArgs) -> anyhow::Result<()> {
         run_with(directories, args, || vec!["198.51.100.53".parse().unwrap()])
     }

@@ -14,13 +14,13 @@ use warren_daemon::output;
 
 use super::args::ExitsArgs;
 
-/// A line of the list of exits.
+/// One exit in the list.
 #[derive(Debug, Serialize)]
 struct Listed {
     endpoint: String,
     /// The exit's name in the fleet's roster.
     name: Option<String>,
-    /// Where the exit is from: `profile` or `roster`.
+    /// The list that contains the exit: `profile` or `roster`.
     from: &'static str,
     /// The address that answered.
     address: Option<String>,
@@ -31,7 +31,7 @@ struct Listed {
     problem: Option<String>,
 }
 
-/// Asks all exits of a profile at once, and prints their round-trip times. A running session is not touched.
+/// Asks all exits of a profile at once, and prints their round-trip times. A running session is not affected.
 ///
 /// # Errors
 /// When the profile cannot be read.
@@ -77,7 +77,7 @@ fn is_in_use(exit: &RemoteExit, in_use: Option<&str>) -> bool {
 }
 
 fn text(listed: &[Listed]) -> String {
-    // Without a fleet, all exits are from the profile.
+    // The column is left out without a fleet, because all exits are then from the profile.
     let has_fleet = listed.iter().any(|one| one.name.is_some());
     let row = |one: &Listed| {
         let from = match &one.name {

@@ -1,5 +1,5 @@
-//! `warren fleet`: runs the separate program `warren-fleet`. It contains the link to a fleet's store, which an exit without a
-//! fleet does not need.
+//! `warren fleet`: runs the separate program `warren-fleet`. It is separate, because it contains the link to a fleet's store,
+//! which an exit without a fleet does not need.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write as _};
@@ -30,7 +30,7 @@ pub(crate) struct JoinedPools {
     pub(crate) ipv6: Option<Ipv6Net>,
 }
 
-/// Becomes `warren-fleet` with these arguments. The directories are those of this command line.
+/// Replaces this process by `warren-fleet` with these arguments and with the directories of this command line.
 ///
 /// # Errors
 /// When the program is not installed or cannot be run.
@@ -48,14 +48,14 @@ pub(crate) fn run(directories: &Directories, arguments: &[OsString]) -> anyhow::
 /// shell asks for completions of another command, or `warren-fleet` is not installed.
 pub(crate) fn answer_shell(variable: &str) {
     let Some(shell) = std::env::var_os(variable) else { return };
-    // `warren -- warren fleet WORDS`, as clap's scripts call it.
+    // clap's completion scripts run `warren -- warren fleet WORDS`.
     let words: Vec<OsString> = std::env::args_os().skip(2).collect();
     if words.get(1).is_none_or(|word| word != "fleet") || words.len() < 3 {
         return;
     }
     let mut command = Command::new(program());
     command.env_remove(variable).env("WARREN_FLEET_COMPLETE", shell);
-    // The place of the word that is completed. Some shells do not name it.
+    // The index of the word to complete, which is not set by all shells.
     if let Some(place) =
         std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|place| place.parse::<usize>().ok())
     {
@@ -64,10 +64,10 @@ pub(crate) fn answer_shell(variable: &str) {
     let _ = command.arg("--").arg(PROGRAM).args(words.into_iter().skip(2)).exec();
 }
 
-/// Makes this host a member of the fleet that issued the ticket. `warren-fleet` then has a configuration, too.
+/// Makes this host a member of the fleet that issued the ticket. This also creates the configuration of `warren-fleet`.
 ///
 /// # Errors
-/// When `warren-fleet` is not installed or refuses the ticket. It has then printed the reason.
+/// When `warren-fleet` is not installed or refuses the ticket. In the second case it has printed the reason.
 pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
     // `warren-fleet` reads `-` and `@FILE` itself. A ticket is a secret, and every user of this host can see command
     // lines.
@@ -78,7 +78,7 @@ pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
     command.stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut joining = command.spawn().map_err(|error| failed(&error))?;
     if let Some(mut stdin) = joining.stdin.take() {
-        // If the program has ended already, it has said why.
+        // Writing fails if the program has ended already. In that case it has printed the reason.
         let _ = stdin.write_all(ticket.as_bytes());
     }
     let output = joining.wait_with_output().map_err(|error| failed(&error))?;
@@ -92,7 +92,7 @@ pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
     })
 }
 
-/// Returns the program beside this one. If there is none, the one that `PATH` leads to.
+/// Returns the path of the program in the directory of this program. If there is none, returns its name, to be found by `PATH`.
 fn program() -> PathBuf {
     let own = std::env::current_exe().ok();
     let beside = own.and_then(|own| Some(own.parent()?.join(PROGRAM)));

@@ -1,4 +1,4 @@
-//! Finds the networks that the exit's own host is in. These networks cannot be behind a client.
+//! Finds the networks of the exit's own host, which cannot be behind a client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -38,8 +38,8 @@ fn refuse_overlap(prefixes: &[IpNet], own: &[IpNet], resolvers: &[IpAddr]) -> an
     Ok(())
 }
 
-/// Returns this host's addresses, the on-link networks that contain them, and gateways. Networks that are merely routed to another
-/// device are left out.
+/// Returns this host's addresses, the on-link networks that contain them, and its gateways. Networks without an address of this
+/// host are left out.
 fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
     let routes: Vec<Ipv4Route> = proc_net::ipv4_routes(routes).collect();
     // A running exit has its own inner address on its device. That address is not one of the host's networks.
@@ -51,7 +51,7 @@ fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
     let on_link = routes.iter().filter(|route| route.gateway.is_unspecified() && route.device != DEVICE);
     let on_link = on_link
         .filter(|route| {
-            // A default route without a gateway, as over PPP, does not lead to a network that this host is in.
+            // A default route without a gateway, for example over PPP, is not a network of this host.
             route.network.prefix_len() > 0 && locals.iter().any(|local| route.network.contains(local))
         })
         .map(|route| IpNet::V4(route.network));

@@ -1,5 +1,5 @@
-//! `warren import wireguard`: a profile with the routes, resolvers and exclusions of a WireGuard client's file. The exit comes from an
-//! invitation.
+//! `warren import wireguard`: writes a profile with the routes, resolvers and exclusions of a WireGuard client's file, and the
+//! exit of an invitation.
 
 mod translate;
 mod wireguard;
@@ -16,10 +16,11 @@ use warren_config::{ConfigError, describe, utf8};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// Enrols this machine, and writes the profile. With `--dry-run`, prints what the profile would get from the file.
+/// Enrols this machine, and writes the profile. With `--dry-run`, only prints the settings that the profile would get from the
+/// file.
 ///
 /// # Errors
-/// The line of the file that cannot be imported, or the reasons of `warren join`.
+/// The line of the file that cannot be imported, or an error of `warren join`.
 pub(crate) async fn run(directories: &Directories, arguments: ImportProfileArgs) -> anyhow::Result<()> {
     let ImportProfileArgs { file, invite, name, timeout, dry_run } = arguments;
     let bytes = fs::read(&file).map_err(|error| {

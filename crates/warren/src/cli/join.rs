@@ -20,7 +20,7 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
 use warren_host::durable_file;
 
-/// Writes a profile whose key is enrolled. If the exit's answer is lost, leaves only the key.
+/// Enrols a new key and writes a profile with it. If the exit's answer is lost, keeps the key for the next attempt.
 pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyhow::Result<()> {
     run_with(directories, arguments, NEW_SETTINGS).await
 }
@@ -45,14 +45,14 @@ pub(crate) async fn run_with(
     };
     let outcome = tokio::select! {
         outcome = enrolment.run(timeout) => outcome,
-        // The exit may have been asked already.
+        // The request may already have been sent, so this counts as a lost answer.
         _ = tokio::signal::ctrl_c() => Err(EnrolError::NotAnswered("interrupted".to_owned())),
     };
     match outcome {
         Ok(client) => {
             let done = joining.finish(&name, &invited)?;
             let daemon = DaemonDirectory::new(&directories.runtime, name.as_str());
-            // A running daemon still has the earlier key.
+            // A running daemon still uses the earlier key.
             let down = if daemon.is_running().unwrap_or(false) {
                 format!("{} {name} && ", directories.command("down"))
             } else {
@@ -63,7 +63,7 @@ pub(crate) async fn run_with(
                 directories.command("up")
             ))
         }
-        // The exit may have enrolled the key, although its answer was lost. So the key must stay.
+        // The exit may have enrolled the key although its answer was lost, so the key must be kept.
         Err(EnrolError::NotAnswered(sentence)) => {
             let sentence = format!(
                 "{sentence}; the new key is kept in {}: run the same command again to continue with it",
@@ -82,7 +82,7 @@ pub(crate) async fn run_with(
     }
 }
 
-/// The beginning of the comment that says with which invitation a profile's key was enrolled.
+/// The beginning of the comment in a profile that identifies the invitation by which its key was enrolled.
 const MARK: &str = "# Enrolled with the invitation ";
 
 /// The content of an invitation, apart from its token.
@@ -93,7 +93,7 @@ struct Invited {
     label: String,
     /// The profile's sections, without those of the exit and the key.
     settings: String,
-    /// Where this machine keeps the keys that it has learnt of exits.
+    /// The directory in which this machine keeps exits' keys that it has learnt.
     state: PathBuf,
 }
 
@@ -110,7 +110,7 @@ impl Invited {
         Ok(Self { endpoint, exit_key: invite.exit_key, label, settings, state: PathBuf::new() })
     }
 
-    /// The comment in a profile that says with which invitation its key was enrolled.
+    /// Returns the comment for a profile that identifies this invitation.
     fn mark(&self) -> String {
         format!("{MARK}{}.", self.label)
     }
@@ -121,8 +121,8 @@ fn profile_name(asked: Option<&str>, invited: &str) -> anyhow::Result<ProfileNam
     name.parse().map_err(|reason| anyhow!("the profile's name {name:?} {reason}; choose another with --name"))
 }
 
-/// A key that is on disk before the exit is asked, so that an enrolled key is never lost. Each invitation gets its own
-/// key, because the exit may have removed the key of an earlier one.
+/// The key of an attempt to join. It is on disk before the exit is asked, so that an enrolled key is never lost. Each invitation
+/// gets its own key, because the exit may have removed the key of an earlier invitation.
 struct Joining {
     profile: PathBuf,
     before: Before,
@@ -149,11 +149,12 @@ impl Joining {
         let profile = directory.join(format!("{name}.toml"));
         let key_file = directory.join(format!("join-{}.key", invited.label));
         let (before, key) = look_at(&profile, invited)?;
-        // An earlier `join` has enrolled this key. Enrolling it again changes nothing, and shows whether the exit knows it.
+        // An earlier `join` with this invitation has enrolled this key. Enrolling it again changes nothing, and shows whether the
+        // exit still knows it.
         if let Some(key) = key {
             return Ok(Self { profile, before, key_file, key, is_new: false });
         }
-        // An earlier attempt left its key, and the exit may know this key already.
+        // An earlier attempt has left its key, which is used again, because the exit may have enrolled it.
         if fs::symlink_metadata(&key_file).is_ok() {
             let key = read_key_file(&key_file)?;
             return Ok(Self { profile, before, key_file, key, is_new: false });
@@ -179,7 +180,7 @@ impl Joining {
     fn finish(self, name: &ProfileName, invited: &Invited) -> anyhow::Result<String> {
         let path = self.profile.display();
         if self.before == Before::ThisInvitation {
-            // An attempt that was killed right at its end may have left the file.
+            // An earlier attempt that was killed just before its end may have left this file.
             drop(fs::remove_file(&self.key_file));
             // The profile was written before, and may have been changed since.
             let has_settings =
@@ -218,7 +219,7 @@ impl Joining {
         })
     }
 
-    /// The earlier profile with the new key, if no other settings were asked for.
+    /// Returns the earlier profile with the new key. `None` if there is none, or other settings were asked for.
     fn with_earlier_settings(&self, invited: &Invited) -> Option<Zeroizing<String>> {
         if self.before != Before::OtherKey || invited.settings != NEW_SETTINGS {
             return None;
@@ -230,7 +231,7 @@ impl Joining {
         Some(Zeroizing::new([text.as_str(), "\n"].concat()))
     }
 
-    /// Removes the files of this command. The exit does not know the key.
+    /// Removes the files of this command, because the exit has not enrolled the key.
     fn discard(self) {
         if self.is_new {
             drop(fs::remove_file(self.key_file));
@@ -319,7 +320,7 @@ mod tests {
 
         assert!(said.contains("wrote") && key_in(&profile) == key, "{said}");
         assert_eq!(files(&directory), 1, "the key is in the profile alone");
-        // As after an answer that the exit sent but this machine did not get.
+        // The state after the exit has answered but the answer was lost.
         let again = Joining::prepare(&directory, &name(), &invited).unwrap();
         assert_eq!(again.key.public(), key);
         let said = again.finish(&name(), &invited).unwrap();
@@ -367,7 +368,7 @@ mod tests {
             assert!(said.contains("and its settings"), "{said}");
             assert_eq!(fs::read_to_string(&profile).unwrap().matches(MARK).count(), 1);
         }
-        // The control: settings that are asked for replace the earlier ones.
+        // As a control, settings that are asked for replace the earlier ones.
         let asked = Invited { settings: "[routes]\nlan = false\n".to_owned(), ..invited(exit, 4) };
         let said =
             Joining::prepare(directory.path(), &name(), &asked).unwrap().finish(&name(), &asked).unwrap();

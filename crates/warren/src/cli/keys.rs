@@ -40,7 +40,7 @@ fn file_mode(descriptor: impl AsFd) -> Option<u32> {
 }
 
 fn public_key_of(input: impl Read) -> anyhow::Result<PublicKey> {
-    // The limit exceeds a key's 44 characters and the white space that an editor may add.
+    // The limit is enough for a key's 44 characters and white space that an editor may add.
     const LIMIT: u64 = 1024;
     let mut text = Zeroizing::new(String::new());
     input

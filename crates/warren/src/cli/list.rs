@@ -13,13 +13,13 @@ use warren_daemon::directories::Directories;
 use warren_daemon::output;
 use warren_host::kill_switch::{Standing, look};
 
-/// A line of the list of profiles.
+/// One profile in the list.
 #[derive(Debug, Serialize)]
 struct Listed {
     name: String,
     /// A state of the daemon, `up for exec`, `down`, `killed`, or `unknown`.
     state: String,
-    /// How long the daemon has been in that state. `None` if it does not run.
+    /// How long the daemon has been in this state. `None` if it does not run.
     since_seconds: Option<f64>,
     /// The exit in use, or the first one of the profile. `None` if the profile cannot be read.
     exit: Option<String>,
@@ -39,9 +39,9 @@ pub(crate) async fn run(directories: &Directories, json: bool) -> anyhow::Result
         .map(|name| name.as_str().to_owned())
         .filter(|name| name != EXIT)
         .collect();
-    // A daemon's profile may be a file elsewhere.
+    // Daemons are listed too, because their profiles may be files in other directories.
     for (name, directory) in daemon_directory::all(&directories.runtime)? {
-        // Users other than root cannot check the lock.
+        // If the lock cannot be checked, as by users other than root, the daemon counts as running.
         if name != EXIT && (directory.is_running().unwrap_or(true) || directory.has_remains()) {
             names.insert(name);
         }
@@ -78,7 +78,7 @@ async fn look_at(directories: &Directories, name: String) -> Listed {
 
 async fn not_running(directories: &Directories, directory: &DaemonDirectory, name: String) -> Listed {
     let standing = look(directory.kill_switch(), &name).await;
-    // A table that another program has deleted or changed does not count as closed.
+    // If another program has deleted or changed the table, the kill switch does not count as closed.
     let is_closed = standing.as_ref().ok().map(|standing| *standing == Standing::Closed);
     let was_killed = directory.was_killed();
     let file = find_profile(&directories.config, Some(name.as_ref())).and_then(|file| load_profile(&file));

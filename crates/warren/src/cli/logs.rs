@@ -18,13 +18,14 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 /// it.
 ///
 /// # Errors
-/// [`ExitCode::NotRunning`] if there is no log. The message says where one may be.
+/// [`ExitCode::NotRunning`] if there is no log. The message says where a log may be.
 pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyhow::Result<()> {
     let name = match &arguments.profile {
         Some(name) => name.to_string_lossy().into_owned(),
         None => match only_running(directories).await {
             Ok(name) => name,
-            // After a failed `up` no daemon runs, and the user wants to see the failed daemon's log.
+            // No daemon runs, for example after a failed `up`. In that case the user wants to see the log of the daemon that has
+            // ended.
             Err(error) => only_log(directories).ok_or(error)?,
         },
     };
@@ -57,7 +58,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyh
         }
     };
     let program = command.get_program().to_string_lossy().into_owned();
-    // Replaces this process, so that Ctrl-C and a closed pager end the program that prints.
+    // This process is replaced, so that Ctrl-C or a closed pager ends the program that prints the log.
     Err(command.exec()).with_context(|| format!("cannot run {program}; check that it is installed"))
 }
 
@@ -73,8 +74,8 @@ fn only_log(directories: &Directories) -> Option<String> {
     with_log.next().is_none().then_some(name)
 }
 
-/// The systemd unit of a daemon. `None` if the runtime directory is not the usual one, which is the only one that units
-/// use, or if systemd does not run.
+/// The systemd unit of a daemon. `None` if systemd does not run, or the runtime directory is not the default, because units use
+/// only the default.
 fn unit_of(directories: &Directories, name: &str) -> Option<String> {
     let are_usual = directories.runtime == Path::new("/run/warren");
     let unit = if name == EXIT { "warren-exit.service".to_owned() } else { format!("warren@{name}.service") };
@@ -100,8 +101,8 @@ fn property(unit: &str, name: &str) -> Option<String> {
 
 fn journalctl(unit: &str, arguments: &LogsArgs) -> Command {
     let mut command = Command::new("journalctl");
-    // Leaves out the host name, as a log file does. Times come from journalctl, because the daemon's lines for the journal have
-    // none.
+    // The host name is left out, as in a log file. Times are added by journalctl, because the daemon writes none into the
+    // journal.
     command.args(["--unit", unit, "--output", "short-iso", "--no-hostname"]);
     command.args(["--lines", &lines(arguments)]);
     if arguments.follow {
@@ -119,7 +120,7 @@ fn tail(file: &Path, arguments: &LogsArgs) -> Command {
     };
     command.args(["--lines", &count]);
     if arguments.follow {
-        // Follows the name, because each start of the daemon begins a new file.
+        // `tail` follows the name and not the open file, because each start of the daemon creates a new file.
         command.args(["--follow=name", "--retry", "--quiet"]);
     }
     command.arg("--").arg(file);

@@ -43,7 +43,7 @@ pub(crate) async fn run(directories: &Directories, name: &str) -> anyhow::Result
     output::print(&text)
 }
 
-/// The network, once its router has answered.
+/// Returns the network, after waiting until its router has answered.
 async fn look() -> anyhow::Result<CurrentNetwork> {
     let mut found = None;
     for _ in 0..ATTEMPTS {

@@ -1,4 +1,4 @@
-//! The daemon that a command speaks to: the named one, or the only one that runs. Says why no daemon answers.
+//! Finds the daemon for a command: the named one, or the only one that runs. Explains why no daemon answers.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub(crate) async fn status_of(directories: &Directories, name: Option<&str>) -> 
     answer_of(directories, name, async |socket| ask_status(socket).await).await.map(|(_, status)| status)
 }
 
-/// Returns the same status, as the JSON that the daemon wrote.
+/// Like [`status_of`], but returns the JSON text that the daemon wrote.
 ///
 /// # Errors
 /// As [`ask_one`].
@@ -59,7 +59,7 @@ async fn answer_of<T>(
         Ok(answer) => Ok((name, answer)),
         Err(AskError::NotRunning) => {
             refuse_unknown(directories, &directory, &name)?;
-            // A daemon holds its lock before it has a socket, and after it has closed the socket.
+            // A daemon that is starting or ending holds its lock but has no socket.
             if directory.has_lock_file() && directory.lock_after_kill().await?.is_none() {
                 let sentence =
                     format!("{name} is starting or stopping and does not answer yet; ask again in a moment");
@@ -117,7 +117,7 @@ pub(super) async fn only_running(directories: &Directories) -> anyhow::Result<St
     }
 }
 
-/// Returns the daemon that ended last among those that gave a reason. If none gave a reason, returns any daemon.
+/// Returns the daemon that ended last among those whose log contains a reason. If no log contains a reason, returns any daemon.
 fn ended_last(all: &[(String, DaemonDirectory)]) -> Option<&(String, DaemonDirectory)> {
     let end = |directory: &DaemonDirectory| {
         directory.path().metadata().and_then(|metadata| metadata.modified()).ok()
@@ -147,7 +147,7 @@ pub(super) async fn not_running(
     Failure::new(ExitCode::NotRunning, sentence)
 }
 
-/// The state of a kill switch that was closed, according to the kernel. Nothing if it is open.
+/// Describes the state of a kill switch that was closed, according to the kernel. `None` if it is open.
 async fn kill_switch(directories: &Directories, directory: &DaemonDirectory, name: &str) -> Option<String> {
     if name == daemon_directory::EXIT {
         return None;

@@ -1,7 +1,7 @@
 //! `warren portal`: opens a network's login page under a closed kill switch.
 //!
-//! This process opens the way out, as root, or has the daemon do it. It then starts a second process ([`inside`]) in the
-//! portal's cgroup, as the user who asks. The second process finds the page and starts the browser.
+//! If run by root, this process opens the portal. Otherwise it asks the daemon to open it. Then a second process ([`inside`]) is
+//! started in the portal's cgroup, as the calling user. The second process finds the page and starts the browser.
 
 mod browser;
 mod caller;
@@ -37,7 +37,7 @@ use warren_daemon::{output, own_program, resolvers};
 /// Keeps the login page open until its browser ends, the tunnel is up, or the time is over.
 ///
 /// # Errors
-/// Why it cannot be opened, or why it was closed too early.
+/// Why the portal cannot be opened, or why it was closed too early.
 pub(crate) fn run(directories: &Directories, arguments: &PortalArgs) -> anyhow::Result<()> {
     if arguments.inside {
         return block_on(inside::run(directories, arguments));
@@ -66,13 +66,13 @@ async fn as_root(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
     group.make()?;
     let shadowed = Shadowed::for_root(Side::Outside, &resolvers, directory.path())?;
     let was_closed = client::kill_switch::is_closed(&directory)?;
-    // From here on, every way out of this function closes the portal.
+    // From here on, the portal is closed no matter how this function returns.
     let opened = OpenPortal::open(&directory, &name, caller.number, resolvers, arguments.timeout).await?;
     let watched = Watched { directory: &directory, has_daemon, was_closed };
     let ended = match start_as(&caller, &group, &shadowed, directories, &name, arguments) {
         Ok(mut child) => {
             let ended = watched.wait(&mut child, arguments.timeout).await;
-            // Closes the portal before the browser ends, which may take a while.
+            // The portal is closed before the browser is ended, because a browser may take a while to end.
             let closed = opened.close().await;
             end(&mut child).await;
             closed.and(ended)
@@ -91,7 +91,8 @@ async fn as_user(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
     command.args(inside_words(directories, &name, arguments)).kill_on_drop(true);
     let mut child = command.spawn().context("cannot start a second warren")?;
     let directory = DaemonDirectory::new(&directories.runtime, &name);
-    // The daemon itself closes the portal. It is not asked why, because this user may not be allowed to ask it.
+    // The daemon itself closes the portal. This process does not ask the daemon for the reason, because this user may not be
+    // allowed to.
     let watched = Watched { directory: &directory, has_daemon: false, was_closed: false };
     let ended = watched.wait(&mut child, arguments.timeout).await;
     end(&mut child).await;
@@ -148,7 +149,7 @@ fn start_as(
     words.push(own_program::program().into());
     words.extend(inside_words(directories, name, arguments));
     let mut command = Command::new("sh");
-    // The shell moves itself, and then becomes the program.
+    // The shell moves itself into the cgroup, and then replaces itself by the program.
     command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(group.entrance());
     command.args(shadowed.around(&words)).envs(caller.environment()).kill_on_drop(true);
     command.spawn().context("cannot start the browser's process")
@@ -158,7 +159,7 @@ fn start_as(
 async fn end(child: &mut Child) {
     let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
     let Some(id) = id else { return };
-    // This fails if the process has ended or has changed its user meanwhile.
+    // Sending the signal fails if the process has ended or has changed its user.
     let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     drop(timeout(TIME_TO_END, child.wait()).await);
 }
@@ -203,7 +204,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Whether the tunnel or its daemon ends the portal.
+    /// Returns why the portal must be closed, if the tunnel, its daemon or the kill switch is the reason.
     async fn look(&self) -> anyhow::Result<Option<Ended>> {
         if self.was_closed && !client::kill_switch::is_closed(self.directory)? {
             return Ok(Some(Ended::Opened));
@@ -211,7 +212,7 @@ impl Watched<'_> {
         Ok(match ask_status(&self.directory.socket()).await {
             Ok(status) => (status.state == State::Up).then_some(Ended::Connected),
             Err(AskError::NotRunning) if self.has_daemon => Some(Ended::DaemonGone),
-            // A daemon that takes long to answer is not dead. The kernel closes the portal in time in any
+            // A daemon that takes long to answer has not ended, so the portal stays open. The kernel closes it in time in any
             // case.
             Err(_) => None,
         })

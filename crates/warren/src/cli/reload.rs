@@ -8,10 +8,10 @@ use warren_daemon::output;
 /// Makes one daemon read its configuration again: the named one, or the only one that runs.
 ///
 /// # Errors
-/// Why the daemon keeps its old configuration; [`ExitCode::NotRunning`] when there is none.
+/// Why the daemon keeps its old configuration. [`ExitCode::NotRunning`] when there is no daemon.
 pub(crate) async fn reload(directories: &Directories, name: Option<&str>) -> anyhow::Result<()> {
     let (name, answer) = ask_one(directories, name, &Request::Reload).await?;
-    // An older daemon does not say what has changed.
+    // An older daemon answers null instead of the changes.
     let reloaded: Option<Reloaded> = serde_json::from_value(answer).unwrap_or_default();
     let changed = reloaded.map(|reloaded| format!(": {reloaded}")).unwrap_or_default();
     output::print(&format!("Reloaded {name}{changed}.\n"))

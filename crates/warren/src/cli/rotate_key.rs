@@ -1,4 +1,4 @@
-//! `warren exit rotate-key`: gives the exit a new key. For a while clients may pin the old or the new one.
+//! `warren exit rotate-key`: gives the exit a new key. During the rotation, clients may pin the old or the new key.
 
 mod waiting;
 
@@ -22,11 +22,11 @@ use warren_daemon::output;
 /// Puts a new key before the old one in the exit's key file, or removes the old one. A running exit applies the change at once.
 ///
 /// # Errors
-/// When there is already an old key, or none to retire. When clients do not have the new key yet, and `--force` is not given. When the
-/// file cannot be written, or the running exit does not answer.
+/// When there is already an old key, or no old key to retire. When clients do not have the new key yet, and `--force` is not
+/// given. When the file cannot be written, or the running exit does not answer.
 pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
-    // Asked before anything is written: if another exit runs here than the one of this configuration, nothing must change.
+    // This is checked before anything is written, because nothing may be changed if an exit with another configuration runs.
     let runs = running_exit::is_running(directories, &config).await?;
     if arguments.list {
         list(directories, &config, arguments.json).await
@@ -49,7 +49,7 @@ async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) ->
     }
     let new = PrivateKey::generate()?;
     let old = &config.keys.current;
-    // The file is written first. If the running exit cannot be told, it loads the new key when it restarts.
+    // The file is written first. If the running exit cannot be asked to load the keys, it does so when it restarts.
     write(config, &[&new, old])?;
     let now = match tell(directories, vec![new.clone(), old.clone()], false, runs).await? {
         Told::NotRunning => "The exit is not running; it will serve both.",
@@ -64,7 +64,7 @@ async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) ->
          New profiles already have both, and new invitations have the new key.\n",
         config.keys.file.display(),
     ))?;
-    // Listed only now: the new key is in use, and must be shown even if the clients cannot be listed.
+    // The clients are listed last. The new key is in use by now, and must be shown even if the clients cannot be listed.
     let waiting = settled(directories, config, new, runs).await?;
     let list = directories.command("exit rotate-key --list");
     output::print(&format!(
@@ -131,7 +131,7 @@ async fn retire(
     let waiting = match &config.keys.old {
         Some(_) => match Waiting::look(directories, config, config.keys.current.public()).await {
             Err(error) if !is_forced => return Err(error),
-            // In an emergency, the key is retired even if the clients cannot be listed.
+            // With `--force`, the key is retired even if the clients cannot be listed.
             looked => looked.ok(),
         },
         None => None,
@@ -146,7 +146,7 @@ async fn retire(
             write(config, &[&config.keys.current])?;
             format!("Removed the old key {} from {file}.", old.public())
         }
-        // Sessions that began with the old key may still be open.
+        // The file has no old key any more, but sessions that began with it may still be open.
         None if end_sessions && runs => format!("{file} no longer holds an old key."),
         None => {
             bail!("{file} holds no old key; make a new one with: {}", directories.command("exit rotate-key"))
@@ -188,7 +188,7 @@ async fn tell(
     }
     let request = Request::SetKeys { keys: keys.into_iter().map(SerializableKey).collect(), end_sessions };
     match ask(&DaemonDirectory::new(&directories.runtime, EXIT).socket(), &request).await {
-        // An exit of an older version answers without a number.
+        // An exit of an older version answers without the number of ended sessions.
         Ok(ended) => match ended.as_u64() {
             Some(ended) => Ok(Told::TakenOver(ended)),
             None if end_sessions => {
@@ -196,7 +196,7 @@ async fn tell(
             }
             None => Ok(Told::TakenOver(0)),
         },
-        // The exit has ended meanwhile. When it starts again, it reads the changed file.
+        // The exit has ended meanwhile. It reads the changed file when it starts again.
         Err(AskError::NotRunning) => Ok(Told::NotRunning),
         Err(error) => Err(anyhow!(
             "the file was changed, but the running exit could not load it: {error}; restart the exit"
@@ -206,7 +206,7 @@ async fn tell(
 
 fn write(config: &ExitSettings, keys: &[&PrivateKey]) -> anyhow::Result<()> {
     config.keys.file.parent().into_iter().for_each(storage::remove_abandoned);
-    // Allocates the whole capacity at once: a string that grows leaves its old buffer behind, unwiped.
+    // The string is allocated with its full capacity, because a string that grows frees its old buffer without erasing it.
     let mut text = Zeroizing::new(String::with_capacity(64 * keys.len()));
     keys.iter().for_each(|key| text.push_str(&key.to_line()));
     storage::write_atomic(&config.keys.file, text.as_bytes(), 0o600).map_err(|error| {

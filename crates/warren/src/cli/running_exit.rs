@@ -19,7 +19,7 @@ pub(crate) async fn is_running(directories: &Directories, config: &ExitSettings)
         Err(AskError::NotRunning) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
-    // One common key is enough: during a rotation, the file or the exit may have one key more.
+    // One common key is enough, because during a rotation the file or the exit may have an additional key.
     if served.iter().any(|key| config.public_keys().contains(key)) {
         return Ok(true);
     }
@@ -54,7 +54,7 @@ mod tests {
         (directories, config)
     }
 
-    /// Answers requests as an exit with these keys would, while `asking` runs.
+    /// Runs `asking` while answering requests as an exit with these keys would.
     async fn beside<T>(
         directories: &Directories,
         keys: Vec<PublicKey>,

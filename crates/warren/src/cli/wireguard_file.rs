@@ -1,4 +1,4 @@
-//! Reads WireGuard's files of servers and clients: sections, settings, comments and lists.
+//! Reads the WireGuard files of servers and clients: sections, settings, comments and lists.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -8,18 +8,18 @@ use warren_config::{ConfigError, quoted, suggestion};
 
 /// The content of a line.
 pub(crate) enum Part<'a> {
-    /// Nothing but a comment.
+    /// A line with only a comment.
     Comment(&'a str),
     /// `[Interface]`.
     Interface,
     /// `[Peer]`, and a comment after it.
     Peer(Option<&'a str>),
-    /// A setting of the section: its name in wg(8), and its value.
+    /// A setting of the section: its name as in wg(8), and its value.
     Setting(&'static str, &'a str),
 }
 
-/// Reads a file and gives its lines to `take`, with their numbers from 1. An error of `take` continues a sentence that begins
-/// with the setting's name.
+/// Reads a file and calls `take` for each line, with the line's number, counted from 1. An error of `take` continues a sentence
+/// that begins with the setting's name.
 ///
 /// # Errors
 /// The first line that cannot be understood, or that `take` refuses.
@@ -29,7 +29,7 @@ pub(crate) fn read<'a>(
     mut take: impl FnMut(usize, Part<'a>) -> Result<(), String>,
 ) -> Result<(), ConfigError> {
     let mut settings = None;
-    // Editors on other systems write a byte order mark first.
+    // Editors on other systems may write a byte order mark at the start of the file.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (line, content) in (1..).zip(text.lines()) {
         let (content, comment) =

@@ -1,4 +1,4 @@
-//! Judges the facts. Each check is a function of the facts alone, which asks the host nothing.
+//! Evaluates the facts. Each check is a function of only the facts and does not access the host.
 
 mod of_exit;
 
@@ -14,16 +14,16 @@ use crate::lost_kill_switch;
 const WITH_USO: (u32, u32) = (6, 2);
 /// The first kernel with UDP receive offload.
 const WITH_UDP_GRO: (u32, u32) = (5, 0);
-/// A clock before 2024 (in seconds since 1970) is wrong: this program is newer.
+/// The start of 2024, in seconds since 1970. A clock that shows an earlier time is wrong, because this program is newer.
 const EARLIEST: u64 = 1_704_067_200;
-/// Socket buffers below this lose bursts. Between this and the size that Warren asks for, no difference was measured
-/// (`bench/LOG.md`).
+/// With socket buffers below this size, bursts are lost. Between this size and the one that Warren requests, no difference was
+/// measured (`bench/LOG.md`).
 const SMALL_BUFFERS: usize = 1024 * 1024;
-/// The most bytes that QUIC and the tunnel add to an inner packet.
+/// Maximum number of bytes that QUIC and the tunnel add to an inner packet.
 const MOST_OVERHEAD: u16 = 45;
-/// A UDP payload of this size carries an inner packet of the usual MTU in one piece.
+/// The UDP payload that is needed to carry an inner packet of the usual MTU without fragmentation.
 const WHOLE_PACKETS: u16 = 1380 + MOST_OVERHEAD;
-/// On paths with a longer round-trip time, the doctor does not wait until path MTU discovery ends.
+/// On a path with a longer round-trip time, path MTU discovery may not be finished when the doctor looks at its result.
 const LONG_PATH: Duration = Duration::from_millis(100);
 /// A core that takes longer than this to wake up, in microseconds, delays the first packet of each burst noticeably.
 const LONG_WAKE_UP: u64 = 150;
@@ -95,13 +95,14 @@ fn remains(facts: &Facts) -> Finding {
     Finding::problem(CHECK, format!("{names} was killed and left changes on this host"), why, fix)
 }
 
-/// Finds a kill switch that is closed without a tunnel, perhaps on purpose, or one that should be closed and is not in force.
+/// Reports a kill switch that is closed although no daemon runs, which may be intended, or one that should be closed but is not
+/// in force.
 fn kill_switch(closed: &ClosedKillSwitch) -> Option<Finding> {
     const CHECK: &str = "kill switch";
     let ClosedKillSwitch { profile: name, is_running, standing } = closed;
     let lost = match standing {
         Ok(Standing::Open) => return None,
-        // A running daemon keeps it closed on purpose.
+        // While the daemon runs, a closed kill switch is normal.
         Ok(Standing::Closed) if *is_running => return None,
         Ok(Standing::Closed) => {
             let found = format!("the kill switch of {name} is closed, and {name} is not up");
@@ -121,8 +122,8 @@ fn kill_switch(closed: &ClosedKillSwitch) -> Option<Finding> {
         }
     };
     let found = format!("{name} asked for a kill switch, but {lost}");
-    // No repair is offered for a running daemon. Such a daemon closes its kill switch again by itself, so something prevents it
-    // from doing so.
+    // For a running daemon, no repair is offered, because the daemon itself recreates the table. Something prevents it from doing
+    // so.
     if *is_running {
         let fix = format!("find out why its daemon does not close it again: warren status {name}");
         return Some(Finding::problem(CHECK, found, LEAKS, fix));
@@ -140,7 +141,8 @@ fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
     let KnownExit { profile, endpoint, answer } = known;
     let answer = match answer {
         Ok(answer) => answer,
-        // If the closed kill switch belongs to another profile, it may have dropped the probe.
+        // If a kill switch is closed, the failed probe is not reported, because another profile's kill switch may have dropped
+        // it.
         Err(_) if !facts.daemons.closed.is_empty() => {
             let names: Vec<&str> =
                 facts.daemons.closed.iter().map(|closed| closed.profile.as_str()).collect();
@@ -163,19 +165,20 @@ fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
         "the exit {endpoint} of {profile} answers at {} after {milliseconds:.1} ms; the path carries {} bytes of UDP payload",
         answer.remote, answer.mtu
     );
-    // On a long path, discovery of the path MTU was not finished, so its value says nothing.
+    // On a long path, path MTU discovery may not have finished, so its value is not evaluated.
     if answer.mtu >= WHOLE_PACKETS || answer.round_trip > LONG_PATH {
         return Finding::good(CHECK, found);
     }
     let why = "packets of the usual inner MTU, 1380 bytes, travel in two pieces, which costs CPU time and increases loss";
-    // IPv6 needs 1,280 bytes (RFC 8200 section 5). The subtraction is safe, because a path of QUIC carries at least 1,200 bytes.
+    // IPv6 needs 1,280 bytes (RFC 8200 section 5). The subtraction cannot underflow, because a QUIC path carries at least 1,200
+    // bytes.
     let fix = format!("set mtu = {} in [tun] of the profile", (answer.mtu - MOST_OVERHEAD).max(1280));
     Finding::advice(CHECK, found, why, fix)
 }
 
 fn tunnel(trouble: &TunnelTrouble) -> Finding {
     let TunnelTrouble { profile, sentence } = trouble;
-    // Messages say what is wrong, then `; `, then what to do.
+    // A message consists of the problem, `; `, and the advice.
     let (found, fix) = sentence.split_once("; ").unwrap_or((sentence.as_str(), "see `warren status`"));
     Finding::problem(
         "tunnel",
@@ -208,7 +211,7 @@ fn kernel(facts: &Facts) -> Finding {
     const CHECK: &str = "kernel";
     let Some(version) = facts.kernel.version else { return Finding::good(CHECK, "its version is unknown") };
     let found = format!("Linux {}.{}", version.0, version.1);
-    // The older feature first, because a kernel that lacks it lacks the newer one as well.
+    // The older feature is checked first, because a kernel that lacks it also lacks the newer one.
     if version < WITH_UDP_GRO {
         let why = "without UDP receive offload (Linux 5.0), each datagram takes a system call";
         return Finding::advice(CHECK, found, why, "install a newer kernel; 6.2 or newer has everything");
@@ -248,7 +251,7 @@ fn firewall(facts: &Facts) -> Finding {
     let found = "nft is not installed";
     let why = "NAT, the kill switch and the guard against DNS leaks are nftables rules";
     let fix = "install nftables";
-    // A client works without nft, although with less protection. An exit cannot translate without it.
+    // A client works without nft, but with less protection. An exit needs nft for NAT.
     if facts.exit.is_some() {
         return Finding::problem(CHECK, found, why, fix);
     }
@@ -291,7 +294,8 @@ fn mtu(facts: &Facts) -> Option<Finding> {
     let mtu = egress.mtu?;
     let found = format!("{} has an MTU of {mtu}", egress.device);
     Some(match mtu {
-        // QUIC needs 1,200 bytes of UDP payload (RFC 9000 section 14), and IPv6 a packet of 1,280 bytes (RFC 8200 section 5).
+        // QUIC needs a UDP payload of 1,200 bytes (RFC 9000 section 14), and IPv6 needs packets of 1,280 bytes (RFC 8200 section
+        // 5).
         ..1_280 => {
             let why = "QUIC needs packets of 1280 bytes";
             Finding::problem(CHECK, found, why, format!("run: ip link set {} mtu 1500", egress.device))
@@ -312,7 +316,7 @@ fn mtu(facts: &Facts) -> Option<Finding> {
 
 fn socket_buffers(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "socket buffers";
-    // On a real host, root may exceed the limits. A socket gets less only in a container.
+    // Outside containers, root may exceed the limits, so a smaller buffer means that this is a container.
     let least = facts.sockets.buffers.map(|(receive, send)| receive.min(send))?;
     let found = format!("a UDP socket gets {} KiB", least / 1024);
     if least >= SMALL_BUFFERS {
@@ -345,7 +349,7 @@ fn queue_discipline(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "qdisc";
     let egress = facts.network.egress.as_ref()?;
     let qdisc = egress.qdisc.as_deref()?;
-    // Only pfifo_fast, an old default, is known to do harm. Any other one may have been chosen for a reason.
+    // Only pfifo_fast, an old default, is reported. Any other queue discipline may have been chosen for a reason.
     if qdisc != "pfifo_fast" {
         return Some(Finding::good(CHECK, format!("{} has {qdisc}", egress.device)));
     }
@@ -353,7 +357,7 @@ fn queue_discipline(facts: &Facts) -> Option<Finding> {
     let fix =
         format!("run: tc qdisc replace dev {} root fq, and sysctl net.core.default_qdisc=fq", egress.device);
     let finding = Finding::advice(CHECK, format!("{} has pfifo_fast", egress.device), why, fix);
-    // The sysctl setting applies only to devices that come up later, so tc changes this device.
+    // The sysctl setting affects only devices that come up later, so tc is used to change this device.
     Some(finding.with(Repair::sysctl("net.core.default_qdisc", "fq")).with(Repair::run(&[
         "tc",
         "qdisc",

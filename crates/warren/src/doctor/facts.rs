@@ -1,4 +1,4 @@
-//! Facts about the host. A fact that cannot be found out is left out and not judged.
+//! Collects facts about the host. A fact that cannot be determined is `None` or empty, and not evaluated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,10 +28,10 @@ use warren_daemon::sandbox;
 use warren_exit::DEVICE as TUN;
 use warren_exit::other_firewalls::{self, InTheWay};
 
-/// The longest time that a daemon takes to close its kill switch again.
+/// Maximum time that a daemon takes to recreate its kill switch.
 const TIME_TO_CLOSE: Duration = Duration::from_secs(2);
 
-/// Everything that the checks judge.
+/// All facts that the checks evaluate.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) kernel: KernelFacts,
@@ -43,7 +43,7 @@ pub(super) struct Facts {
     pub(super) network: NetworkFacts,
     /// Each exit of each profile, and whether it answers.
     pub(super) exits: Vec<KnownExit>,
-    /// Rules of other programs that would lead around a profile's tunnel.
+    /// Rules of other programs that would make a profile's traffic bypass its tunnel.
     pub(super) rules_in_front: Vec<RuleInFront>,
     /// The exit that is set up here. `None` if there is none.
     pub(super) exit: Option<ExitFacts>,
@@ -78,7 +78,7 @@ pub(super) struct ClockFacts {
 /// This host's processor cores.
 #[derive(Debug, Default)]
 pub(super) struct CoreFacts {
-    /// The deepest idle state of the first core in use, and the microseconds that it takes to leave it.
+    /// The name of the deepest enabled idle state of the first core, and the time in microseconds to leave the state.
     pub(super) deepest_idle: Option<(String, u64)>,
     pub(super) is_virtual: bool,
 }
@@ -112,7 +112,7 @@ pub(super) struct NetworkFacts {
     pub(super) egress: Option<Egress>,
     /// The packet sizes that the path to the internet carries.
     pub(super) path: Option<Path>,
-    /// Networks that this host has a route to or an address in.
+    /// Networks to which this host has a route or in which it has an address.
     pub(super) networks: Vec<IpNet>,
     pub(super) resolvers: Vec<IpAddr>,
     /// Offloads of a running exit's TUN, and whether each is on.
@@ -120,9 +120,9 @@ pub(super) struct NetworkFacts {
     /// Whether clients' packets are forwarded.
     pub(super) forwarding_ipv4: Option<bool>,
     pub(super) forwarding_ipv6: Option<bool>,
-    /// Settings with which somebody else lets this host forward between all devices.
+    /// Settings by which somebody else has turned on forwarding between all devices.
     pub(super) forwarding_for_all: Vec<&'static str>,
-    /// Entries of the connection tracking table, and how many it may have.
+    /// The number of entries of the connection tracking table, and its maximum.
     pub(super) conntrack: Option<(u64, u64)>,
 }
 
@@ -133,7 +133,7 @@ pub(super) struct TunnelTrouble {
     pub(super) sentence: String,
 }
 
-/// A kill switch that was closed and not opened since.
+/// A kill switch that was closed and has not been opened since.
 #[derive(Debug)]
 pub(super) struct ClosedKillSwitch {
     pub(super) profile: String,
@@ -143,13 +143,13 @@ pub(super) struct ClosedKillSwitch {
     pub(super) standing: Result<Standing, String>,
 }
 
-/// A rule of another program that would lead around a profile's tunnel if Warren's rule did not come first.
+/// A rule of another program that makes a profile's traffic bypass its tunnel unless Warren's rules take precedence.
 #[derive(Debug)]
 pub(super) struct RuleInFront {
     pub(super) profile: String,
     pub(super) rule: String,
     pub(super) remedy: String,
-    /// Whether the rule has the first priority, so that none is left in front of it for Warren's rule.
+    /// Whether no free priority is left in front of the rule, so that Warren's rules cannot take precedence.
     pub(super) is_first: bool,
 }
 
@@ -162,7 +162,7 @@ pub(super) struct Egress {
     pub(super) qdisc: Option<String>,
 }
 
-/// An exit that a profile on this host names.
+/// An exit in a profile on this host.
 #[derive(Debug)]
 pub(super) struct KnownExit {
     pub(super) profile: String,
@@ -175,7 +175,7 @@ pub(super) struct KnownExit {
 pub(super) struct ExitFacts {
     pub(super) is_running: bool,
     pub(super) ports: Vec<u16>,
-    /// Those of `ports` on which some program listens.
+    /// The ports in `ports` on which a program listens.
     pub(super) ports_in_use: Vec<u16>,
     pub(super) pools: Vec<IpNet>,
     pub(super) resolvers: Vec<IpAddr>,
@@ -183,11 +183,11 @@ pub(super) struct ExitFacts {
     pub(super) untranslated: Vec<IpNet>,
     /// Chains of other programs that block clients from the exit or from the internet.
     pub(super) in_the_way: Vec<InTheWay>,
-    /// Rules of the host's NAT whose ports cannot be determined.
+    /// Rules of the host's NAT that may publish ports which cannot be determined.
     pub(super) unread_ports: Vec<String>,
     /// Whether the host lets new devices have IPv6 addresses.
     pub(super) takes_ipv6: bool,
-    /// Whether the running exit's table translates.
+    /// Whether the running exit's table contains NAT rules.
     pub(super) translates: Option<bool>,
 }
 
@@ -232,7 +232,7 @@ fn daemons(directories: &Directories) -> DaemonFacts {
     let mut facts = DaemonFacts::default();
     for (name, directory) in daemon_directory::all(&directories.runtime).unwrap_or_default() {
         facts.troubles.extend(reported_by(&name, &directory));
-        // If the lock cannot be checked, the daemon counts as running: nothing is reported that may be wrong.
+        // If the lock cannot be checked, the daemon counts as running, so that no wrong problem is reported.
         let is_running = directory.is_running().unwrap_or(true);
         if directory.was_killed() && !is_running {
             facts.killed.push(name.clone());
@@ -247,7 +247,8 @@ fn network() -> NetworkFacts {
     let number = |path: &str| text(path)?.trim().parse::<u64>().ok();
     let forwarding_for_all = [
         ("/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
-        // A running exit leaves this setting off. Turning on forwarding for all devices turns it on too.
+        // A running exit keeps the `default` setting off. If somebody turns on forwarding for all devices, the kernel turns this
+        // setting on too.
         ("/proc/sys/net/ipv6/conf/default/forwarding", "net.ipv6.conf.all.forwarding"),
     ];
     NetworkFacts {
@@ -275,7 +276,7 @@ fn closed_kill_switch(name: &str, directory: &DaemonDirectory, is_running: bool)
     let standing = block_on(async {
         let standing = look(directory.kill_switch(), name).await?;
         if is_running && matches!(standing, Standing::Gone | Standing::Changed) {
-            // The daemon may be changing it right now, or be about to close it again.
+            // The daemon may be changing the table at this moment, or be about to recreate it, so this waits and checks again.
             tokio::time::sleep(TIME_TO_CLOSE).await;
             return Ok(look(directory.kill_switch(), name).await?);
         }
@@ -291,7 +292,7 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
         match load_exit(&path) {
             Ok(config) => {
                 facts.exit = Some(exit(directories, &config));
-                // Empty unless the exit runs, as the TUN exists only then.
+                // The list is empty unless the exit runs, because only then the TUN exists.
                 facts.network.tun_features = features(TUN);
             }
             Err(error) => facts.files.broken.push(error.to_string()),
@@ -314,7 +315,7 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
     }
 }
 
-/// Whether this user may read a file. If not, notes the file.
+/// Whether this user may read a file. If not, adds the file to the unreadable files.
 fn may_read(path: &std::path::Path, facts: &mut Facts) -> bool {
     let is_forbidden =
         fs::File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
@@ -352,7 +353,7 @@ fn exits_of(directories: &Directories, profile: &ClientProfile) -> Vec<KnownExit
     all.unwrap_or_default()
 }
 
-/// Returns the rules of other programs that are in front of a profile's rules, or would be if the profile's rules had the usual
+/// Returns the rules of other programs that are in front of a profile's rules, or would be in front of them at the usual
 /// priorities.
 fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     let place = block_on(async {
@@ -375,8 +376,8 @@ fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     bypasses.iter().map(of).collect()
 }
 
-/// Returns the places where published ports may be, but cannot be read. They include the tables of the old iptables, which are
-/// not in nftables and which the exit's service cannot read.
+/// Describes the rules that may publish ports but cannot be read. They include the tables of legacy iptables, which are not
+/// visible in nftables and which the exit's service cannot read.
 fn unread_ports() -> Vec<String> {
     let look = async { Ok(published::look().await) };
     let Ok(published) = block_on(look) else { return Vec::new() };
@@ -415,21 +416,22 @@ fn exit(directories: &Directories, config: &ExitSettings) -> ExitFacts {
     }
 }
 
-/// Probes towards the exit's resolvers, or else this host's own. Resolvers usually answer pings.
+/// Measures the packet size on the path to one of the exit's resolvers, or else of this host's own, because resolvers usually
+/// answer pings.
 fn path_of_exit(facts: &Facts) -> Option<Path> {
     let (exit, egress) = facts.exit.as_ref().zip(facts.network.egress.as_ref())?;
     let mut hosts = [exit.resolvers.as_slice(), &facts.network.resolvers].concat();
-    // A resolver on this host says nothing about the path.
+    // Probing a resolver on this host would not measure the path.
     hosts.retain(|host| !host.is_loopback());
     path::to_any(&hosts, egress.mtu?)
 }
 
-/// Makes a socket like a daemon's. Outside containers, a daemon may exceed the limits, because it has CAP_NET_ADMIN.
-/// Without that capability, this process cannot find out what a daemon gets.
+/// Returns the buffer sizes of a socket that is made like a daemon's. Outside containers, a daemon may exceed the limits, because
+/// it has CAP_NET_ADMIN. If this process lacks that capability, it cannot determine what a daemon gets.
 fn socket_buffers() -> Option<(usize, usize)> {
     const WHOLE_RANGE: &str = "4294967295";
     let users = fs::read_to_string("/proc/self/uid_map").ok()?;
-    // Only the initial user namespace maps all user IDs. Elsewhere this is a container.
+    // Only the initial user namespace maps all user IDs. Any other namespace means a container.
     let is_machine = users.split_whitespace().last() == Some(WHOLE_RANGE);
     if is_machine && !rustix::process::geteuid().is_root() {
         return None;
@@ -461,7 +463,7 @@ fn deepest_idle() -> Option<(String, u64)> {
     let state = |entry: fs::DirEntry| {
         let read =
             |name: &str| fs::read_to_string(entry.path().join(name)).ok().map(|text| text.trim().to_owned());
-        // A core does not enter a state that somebody has disabled, so its latency does not matter.
+        // A disabled state is skipped, because a core does not enter it.
         let is_used = read("disable")? == "0";
         is_used.then_some((read("latency")?.parse::<u64>().ok()?, read("name")?))
     };

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
-// Findings are sorted by severity, in this order.
+// The order of the variants is the order of severity, by which findings are sorted.
 pub(super) enum Verdict {
-    /// Nothing to do.
+    /// The checked part is in order.
     Good,
     /// The checked part works, but could be better.
     Advice,
@@ -36,7 +36,7 @@ pub(super) struct Finding {
 pub(super) enum Repair {
     /// Sets a kernel setting now, and in a file for the next boots.
     Sysctl { key: &'static str, value: String },
-    /// Makes a kill switch's table again.
+    /// Recreates a kill switch's table.
     CloseKillSwitch { profile: String },
     /// Runs a program.
     Run { command: Vec<String> },

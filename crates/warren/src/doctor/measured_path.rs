@@ -1,7 +1,7 @@
 //! `warren doctor --path`: measures the path of a running tunnel to its exit, through the tunnel.
 //!
-//! ICMP echoes go to the exit's inner address, and the exit's kernel answers them. The losses on the path are read from the
-//! counters of the QUIC connections: how many packets this side sent and lost, and which numbers the exit's packets had.
+//! ICMP echoes go to the exit's inner address, and the exit's kernel answers them. The losses on the path are determined from the
+//! counters of the QUIC connections: the packets that this side has sent and lost, and the packet numbers of the exit.
 
 mod counts;
 mod echo;
@@ -23,7 +23,7 @@ use self::echo::{Echoes, FLOWS, LEAST, Series, header_length};
 use self::found::{BothWays, EchoCount, Measured, Mtu, Rate, RoundTrip};
 use crate::cli::one_daemon::ask_one;
 
-/// Durations of the phases. With the pauses, a measurement takes less than ten seconds.
+/// The durations of the phases. Including pauses, a measurement takes less than ten seconds.
 const AT_REST: Duration = Duration::from_millis(1_500);
 const COUNTING: Duration = Duration::from_millis(3_500);
 const SETTLING: Duration = Duration::from_millis(500);
@@ -31,18 +31,18 @@ const UNDER_LOAD: Duration = Duration::from_millis(3_500);
 /// How often the load is adapted to the rate that the path carries.
 const STEP: Duration = Duration::from_millis(250);
 
-/// Echoes for the round-trip time, and for counting losses.
+/// The small echo requests from which round-trip times and losses are measured.
 const PROBE: Series = Series { flows: (0, 1), length: LEAST, interval: Duration::from_millis(20) };
 const COUNTED: Series = Series { flows: (0, FLOWS), length: LEAST, interval: Duration::from_micros(2_500) };
 
-/// Bits per second of the first load, and of the largest.
+/// The first load and the largest load, in bits per second.
 const FIRST_RATE: f64 = 2e6;
 const LARGEST_RATE: f64 = 400e6;
 /// The load ends early after this many bytes.
 const MOST_BYTES: u64 = 64_000_000;
 /// The load exceeds the rate that the path carries by this factor.
 const EXCESS: f64 = 1.5;
-/// A measured rate counts as the path's limit if the offered load exceeds it by more than this factor.
+/// A measured rate counts as the path's limit if the offered load was more than this factor higher.
 const LIMITED: f64 = 1.15;
 
 /// Measures, and prints the results.
@@ -100,7 +100,7 @@ impl<'a> Measurement<'a> {
         if first.state != State::Up {
             return Err(down(&name, first.state).into());
         }
-        // The status has addresses with their prefix lengths.
+        // The addresses in the status have a prefix length, which is removed.
         let own = |text: &Option<String>| text.as_ref()?.split('/').next()?.parse::<IpAddr>().ok();
         let ipv4 = own(&session.ipv4).zip(session.gateway_ipv4.map(IpAddr::V4));
         let ipv6 = || own(&session.ipv6).zip(session.gateway_ipv6.map(IpAddr::V6));
@@ -119,11 +119,11 @@ impl<'a> Measurement<'a> {
                 self.to
             );
         }
-        // Counting begins only now, when even a tunnel that has just come up has all of its connections.
+        // Counting begins only after the idle phase. By then, even a tunnel that has just come up has all of its connections.
         let begun = self.status().await?;
         self.echoes.exchange(&[COUNTED], COUNTING).await;
         let counted = self.echoes.tally.sent;
-        // Time for late replies and for repairs.
+        // This leaves time for late replies and repaired packets.
         self.echoes.exchange(&[], SETTLING).await;
         let answered = self.echoes.tally.answered.min(counted);
         let at_rest = self.echoes.round_trips_since(start);
@@ -131,7 +131,7 @@ impl<'a> Measurement<'a> {
         let change = Change::between(&begun, &settled);
 
         let load = self.load(&settled).await?;
-        // Leaves out the first quarter, in which the load still adapts to the path.
+        // The first quarter is left out, because the load is still being adapted to the path.
         let under_load = self.echoes.round_trips_since(load.began + UNDER_LOAD / 4);
         self.echoes.exchange(&[], SETTLING).await;
         let client = self.first.client.as_ref();
@@ -151,7 +151,7 @@ impl<'a> Measurement<'a> {
                 to_exit: self.echoes.tally.sent_bytes,
                 from_exit: self.echoes.tally.answered_bytes,
             },
-            // Taken from the status before the measurement, because later ones include its own traffic.
+            // This is from the status before the measurement, because later statuses include the measurement's own traffic.
             other_bits_per_second: self.first.rates.bits_per_second_out + self.first.rates.bits_per_second_in,
             repairs: settled.connections.iter().any(|one| one.repair.is_on),
         })
@@ -168,7 +168,7 @@ impl<'a> Measurement<'a> {
         while began.elapsed() < UNDER_LOAD && self.echoes.tally.sent_bytes - first_bytes < MOST_BYTES {
             let tally = self.echoes.tally;
             let interval = Duration::from_secs_f64(8.0 * f64::from(self.tunnel_mtu) / rate);
-            // The first flow is left to the small echoes, from which the round-trip times come.
+            // The load does not use the first flow, which is for the small echo requests.
             let load = Series { flows: (1, FLOWS - 1), length, interval };
             self.echoes.exchange(&[PROBE, load], STEP).await;
             let after = (Instant::now(), self.status().await?);
@@ -183,7 +183,7 @@ impl<'a> Measurement<'a> {
             before = after;
             steps.push(step);
             let carried = step.delivered.max(step.answered as f64) * 8.0 / step.seconds;
-            // The rate falls by at most this factor in one step, however little the step has carried.
+            // In one step, the rate is reduced by at most `EXCESS`, even if the path has carried much less.
             rate = (EXCESS * carried).max(rate / EXCESS).clamp(FIRST_RATE, LARGEST_RATE);
         }
         Ok(Load { began, steps })
@@ -199,16 +199,16 @@ impl<'a> Measurement<'a> {
 }
 
 impl Load {
-    /// The rates in the second half of the load, when the load had adapted to the path.
+    /// Returns the rates in the second half of the load phase, in which the load is adapted to the path.
     fn rates(&self) -> BothWays<Rate> {
         let late = self.steps.get(self.steps.len() / 2..).unwrap_or_default();
-        // Never zero, which would make the rates infinite or undefined.
+        // The time is at least 1 ms, because the rates are divided by it.
         let seconds: f64 = late.iter().map(|step| step.seconds).sum::<f64>().max(1e-3);
         let per_second = |of: fn(&Step) -> f64| 8.0 * late.iter().map(of).sum::<f64>() / seconds;
         let offered = per_second(|step| step.offered as f64);
         let to_exit = per_second(|step| step.delivered);
         let from_exit = per_second(|step| step.answered as f64);
-        // A reply is as large as its request, so what arrives at the exit is also the load on the way back.
+        // A reply is as large as its request, so the rate that arrives at the exit is also the load of the return path.
         BothWays {
             to_exit: Rate { bits_per_second: to_exit, is_limit: offered > LIMITED * to_exit },
             from_exit: Rate { bits_per_second: from_exit, is_limit: to_exit > LIMITED * from_exit },

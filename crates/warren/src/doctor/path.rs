@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::process::Command;
 
-/// The longest packet that is tried, because the internet carries no longer ones.
+/// The longest packet that is tried. The internet carries no longer packets.
 const MOST: u32 = 1_500;
-/// The packet size that a tunnel needs at least.
+/// The smallest packet size that a tunnel needs.
 const LEAST: u32 = 1_280;
-/// The resolution of the result. A finer one would be of no use.
+/// The resolution of the result in bytes. A higher resolution is not needed.
 const STEP: u32 = 4;
 
 /// The packet size that the path to a host carries.
@@ -20,16 +20,16 @@ pub(super) struct Path {
     pub(super) carries: u32,
 }
 
-/// Probes these hosts in order until one answers. Returns nothing if none answers.
+/// Probes these hosts in order until one answers. `None` if none answers.
 pub(super) fn to_any(hosts: &[IpAddr], link_mtu: u32) -> Option<Path> {
     // Tries at most three hosts, because each one that does not answer takes more than a second.
     hosts.iter().take(3).find_map(|host| measure(*host, link_mtu, |bytes| is_answered(*host, bytes)))
 }
 
-/// Bisects the range of lengths until it is narrow.
+/// Finds the packet size by bisection, up to the resolution [`STEP`].
 fn measure(to: IpAddr, link_mtu: u32, is_answered: impl Fn(u32) -> bool) -> Option<Path> {
     let asked = link_mtu.min(MOST);
-    // A host that does not answer the smallest packet says nothing about larger ones.
+    // If the host does not answer the smallest packet, the path cannot be measured with it.
     if asked < LEAST || !is_answered(LEAST) {
         return None;
     }
@@ -49,9 +49,9 @@ fn measure(to: IpAddr, link_mtu: u32, is_answered: impl Fn(u32) -> bool) -> Opti
     path(carried)
 }
 
-/// Whether the host answers one of two echo requests of this size, headers included, that no router may fragment.
+/// Whether the host answers at least one of two unfragmented echo requests of this size, including headers.
 fn is_answered(host: IpAddr, bytes: u32) -> bool {
-    // IP header plus ICMP echo header.
+    // The length of the IP header plus the ICMP header.
     let headers = if host.is_ipv4() { 28 } else { 48 };
     let payload = bytes.saturating_sub(headers).to_string();
     let mut ping = Command::new("ping");

@@ -1,4 +1,4 @@
-//! Parsers for what the kernel and other programs write about the host.
+//! Parsers for files of the kernel and output of other programs.
 
 use std::collections::BTreeMap;
 

@@ -17,7 +17,7 @@ use warren_daemon::output;
 /// The directory of settings that are written to the kernel at boot (sysctl.d(5)).
 const DIRECTORY: &str = "/etc/sysctl.d";
 
-/// Shows and makes a finding's repairs. A failure is printed, and the next check finds it again.
+/// Shows and makes a finding's repairs. A failure is printed, and the checks that follow report the problem again.
 pub(super) fn carry_out(directories: &Directories, finding: &Finding) {
     for repair in &finding.repairs {
         output::note(format!("{}: {}", finding.check, shown(repair)));
@@ -32,7 +32,7 @@ pub(super) fn carry_out(directories: &Directories, finding: &Finding) {
     }
 }
 
-/// Closes a kill switch again after its table was deleted or changed.
+/// Recreates the table of a kill switch after it was deleted or changed.
 fn close_again(directories: &Directories, profile: &str) -> anyhow::Result<()> {
     let journal = DaemonDirectory::new(&directories.runtime, profile).kill_switch();
     let closed = block_on(async { Ok(kill_switch::close_again(journal, profile).await?) });
@@ -42,7 +42,7 @@ fn close_again(directories: &Directories, profile: &str) -> anyhow::Result<()> {
 /// Sets a kernel setting now and for the next boots.
 fn set(key: &str, value: &str) -> anyhow::Result<()> {
     let file = kept_in(key);
-    // The kernel comes first: a value that it refuses must not be kept for the next boots.
+    // The value is written to the kernel first, because a value that the kernel refuses must not be stored for the next boots.
     std::fs::write(Path::new("/proc/sys").join(key.replace('.', "/")), value)
         .with_context(|| format!("cannot set {key}; run as root"))?;
     storage::make_directory(Path::new(DIRECTORY))

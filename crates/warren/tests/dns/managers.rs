@@ -1,6 +1,7 @@
 //! Hosts whose resolvers are managed by a program: the real systemd-resolved with its own bus, and the real openresolv.
 //!
-//! Neither is installed, because each would take over the machine's own `/etc/resolv.conf`. `scripts/setup` unpacks them.
+//! They are not installed on the machine, because each would take over its `/etc/resolv.conf`. `scripts/setup` unpacks them
+//! instead.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,8 @@ fn systemd_resolved_asks_the_tunnels_resolver_alone_and_is_left_as_it_was() {
     let exit = exit_with_resolver(&net, Net::INTERNET_V4);
     let host = &net.client;
     let mut resolved = Resolved::start(&net, package);
-    // This link has its own domain: systemd-resolved sends queries for it to that link's resolver, bound to the link.
+    // The link has its own domain. For names in it, systemd-resolved asks that link's resolver through a socket that is bound to
+    // the link.
     host.sh("resolvectl dns eth0 192.0.2.1 && resolvectl domain eth0 router.test").ok();
     assert!(asks(host, "www.router.test"), "the local resolver answers");
     let untouched = exit.enrol("untouched").with("dns", "servers", Value::Array(Vec::new()));
@@ -116,7 +118,7 @@ impl Resolved {
             net.client.start(&["dbus-daemon", "--config-file=/etc/bus.conf", "--nofork", "--nopidfile"]);
         let socket = own.run().join("dbus/system_bus_socket");
         eventually(seconds(10), "the bus is there", || socket.exists());
-        // Must precede the start, because systemd-resolved would adopt the resolvers that the file names.
+        // The file is changed before the start, because systemd-resolved would adopt the resolvers in it.
         let file = own.etc().join("resolv.conf");
         std::fs::remove_file(&file).unwrap();
         symlink("/run/systemd/resolve/stub-resolv.conf", &file).unwrap();

@@ -76,13 +76,13 @@ fn names_of_the_tunnel_are_asked_of_nobody_else_while_its_resolver_does_not_answ
     assert!(asks(host, "www.router.test"), "all other names are found");
     assert!(net.client_queries().udp > before.udp, "the control");
 
-    // Queries for which the stub has no room are counted.
+    // Queries that the stub drops because too many are open are counted.
     assert_eq!(client.status().number("/dropped_queries"), 0);
     let flood = host.enter(|| {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for _ in 0..400 {
             socket.send_to(QUERY, "127.87.97.1:53").unwrap();
-            // The stub's socket has room for about two hundred queries.
+            // The pause keeps the stub's socket, which holds about two hundred queries, from overflowing.
             std::thread::sleep(Duration::from_micros(200));
         }
     });
@@ -147,7 +147,7 @@ fn systemd_resolved_asks_the_tunnel_for_its_domains_alone() {
     let _resolved = Resolved::start(&net, package);
     host.sh("resolvectl dns eth0 192.0.2.1 && resolvectl domain eth0 router.test").ok();
     let client = Client::with(&net, &split(&exit, "laptop"));
-    // systemd-resolved writes its stub-resolv.conf a moment later.
+    // systemd-resolved writes its stub-resolv.conf with a delay.
     eventually(seconds(10), "the LAN's search is in force", || asks(host, "www"));
     let before = host.sh("resolvectl dns; resolvectl domain; cat /etc/resolv.conf").ok();
     assert!(!asks(host, "www.internet.test."), "the control");

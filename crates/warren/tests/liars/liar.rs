@@ -1,4 +1,4 @@
-//! An enrolled client without a TUN device, which sends whatever a test tells it to.
+//! An enrolled client without a TUN device, which sends the messages that a test specifies.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -11,7 +11,7 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use crate::support::Namespace;
 use crate::support::library_client::{LibraryClient, runtime};
 
-/// How long the liar listens before it checks for new datagrams to send.
+/// How long the client receives before it checks for new datagrams to send.
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// A lying client that stays connected until [`Self::end`].

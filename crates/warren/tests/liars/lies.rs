@@ -1,4 +1,4 @@
-//! Packets that no honest peer sends, by kind, and the expected fate of each.
+//! Packets that no honest peer sends, by kind, and what the receiver must do with each.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -25,9 +25,9 @@ pub(super) struct Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fate {
-    /// Counted under this reason.
+    /// The receiver drops the packet and counts it under this reason.
     Refused(&'static str),
-    /// The headers are valid, so the packet reaches the exit's kernel. The kernel forwards none of these packets.
+    /// The headers are valid, so the packet reaches the exit's kernel, which must not forward it.
     LeftToKernel,
 }
 
@@ -99,7 +99,7 @@ pub(super) fn malformed(ends: Ends, each: u16) -> Vec<Kind> {
         in_parts("fragments that disagree on the packet's length", "bad_fragment", each, |number| {
             vec![fragment(id(6, number), 1_000, 0, 500), fragment(id(6, number), 1_001, 500, 500)]
         }),
-        // A twentieth as many, because each one takes 60 datagrams.
+        // There are only a twentieth as many, because each of these packets takes 60 datagrams.
         in_parts("65,535 bytes that are not a packet", "bad_packet", each.div_ceil(20), |number| {
             (0..60_u16)
                 .map(|part| {
@@ -190,7 +190,7 @@ pub(super) fn to_others(ends: Ends, each: u16) -> Vec<Kind> {
     ]
 }
 
-/// Honest packets made in the same way. Each has its own flow, so that none is merged with another on the way.
+/// Honest packets, made in the same way. Each has its own flow, so that they are not merged on the way.
 pub(super) fn honest(ends: Ends, count: u16) -> Vec<Vec<u8>> {
     let port = |number: u16| (20_000 + number).to_be_bytes();
     let ipv4 = (0..count).map(|number| framed(&with(&ends.udp(), 20, &port(number))));

@@ -1,5 +1,5 @@
-//! `configs/Containerfile`, followed by hand on a Debian without systemd. The exit then runs with the privileges of the
-//! file's `podman run`. There is no registry here to pull an image from.
+//! Follows `configs/Containerfile` by hand on a Debian without systemd. The exit then runs with the privileges of the file's
+//! `podman run`. It is followed by hand, because the test has no registry to pull an image from.
 
 use std::process::Command;
 
@@ -45,7 +45,8 @@ fn container_recipe_makes_an_exit_that_needs_neither_root_nor_a_writable_system(
     assert_eq!(seen(Net::INTERNET_V4).as_deref(), Some(Net::EXIT_V4));
     assert_eq!(seen(Net::INTERNET_V6).as_deref(), Some(Net::EXIT_V6));
 
-    // The process has exactly the recipe's privileges: not root, one capability, and only its own files writable.
+    // The process has exactly the privileges of the recipe: it is not root, has one capability, and can write only to its own
+    // files.
     let status = std::fs::read_to_string(format!("/proc/{}/status", exit.pid())).unwrap();
     for line in ["CapEff:\t0000000000001000", "CapBnd:\t0000000000001000", "NoNewPrivs:\t1"] {
         assert!(status.contains(line), "{line} is not in\n{status}");
@@ -79,7 +80,7 @@ impl Recipe {
     }
 }
 
-/// An image: the files that the steps write, over a Debian without systemd.
+/// A container image: the files that the build steps have written, as a layer over a Debian without systemd.
 struct Image {
     directory: tempfile::TempDir,
 }

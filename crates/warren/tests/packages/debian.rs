@@ -61,12 +61,12 @@ impl Package {
     }
 }
 
-/// The files of a typical VPS's Debian, made once by debootstrap.
+/// The root directory of a Debian like that of a typical VPS, made once by debootstrap.
 pub(super) fn debian_root() -> PathBuf {
     made("debian-root", &[])
 }
 
-/// The same without systemd, like a container image.
+/// The root directory of a Debian without systemd, like a container image.
 pub(super) fn slim_root() -> PathBuf {
     made("slim-root", &["slim"])
 }
@@ -116,7 +116,7 @@ pub(super) fn write(host: &Systemd<'_>, path: &str, text: &str) {
     host.run(&["sh", "-c", "printf %s \"$1\" >\"$0\"", path, text]).ok();
 }
 
-/// Every file of a host with type, mode, owner and target. Leaves out logs, caches and the data of apt and dpkg.
+/// Lists all files of a host with type, mode, owner and link target, without logs, caches and the data of apt and dpkg.
 pub(super) fn files_of(host: &Systemd<'_>) -> BTreeSet<String> {
     let listed = host.sh(
         "find / -xdev \\( -path /var/log -o -path /var/cache -o -path /var/lib/dpkg -o -path /var/lib/apt \

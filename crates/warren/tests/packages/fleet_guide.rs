@@ -7,7 +7,7 @@ use super::debian::{self, Package, typed};
 use crate::support::daemon::repository;
 use crate::support::{Namespace, Net, Systemd, eventually, seconds};
 
-/// An exit's name, its address in the document, and in the test.
+/// For each exit: its name, its address in the document, and its address in the test.
 const EXITS: [(&str, &str, &str); 3] = [
     ("ams1", "192.0.2.1", "192.0.10.2"),
     ("fra1", "192.0.2.2", "192.0.11.2"),
@@ -90,7 +90,7 @@ impl<'net> Hosts<'net> {
         self.exits.get(place)
     }
 
-    /// Types a block on the hosts that `place` stands for.
+    /// Runs a block of commands on the hosts that `place` stands for.
     fn follow(&self, place: &str, block: &str) {
         let block = here(block);
         match place {
@@ -166,7 +166,8 @@ impl<'net> Hosts<'net> {
         });
     }
 
-    /// The client was enrolled once, at an exit that was alone. Its session has come back by itself, and it knows all exits.
+    /// The client was enrolled at the exit before there was a fleet. Its session has come back without a command, and it knows
+    /// all exits.
     fn assert_the_client_has_moved_along(&self) {
         eventually(seconds(60), "the client has learnt the roster", || {
             let exits = typed(&self.client, "warren exits laptop").stdout;
@@ -192,7 +193,7 @@ impl<'net> Hosts<'net> {
         .ok();
     }
 
-    /// All members of etcd lose everything.
+    /// Deletes the data of all members of etcd.
     fn lose_the_store(&self) {
         for exit in &self.exits {
             typed(exit, "systemctl stop etcd; rm -rf /var/lib/etcd/default").ok();
@@ -202,7 +203,7 @@ impl<'net> Hosts<'net> {
         }
     }
 
-    /// The control: without `recover`, nobody is enrolled.
+    /// The control: without `recover`, no client is enrolled.
     fn assert_the_store_is_not_used(&self) {
         let refused = typed(&self.exits[1], "warren exit invite phone");
         assert!(!refused.succeeded() && refused.stderr.contains("nothing was changed"), "{refused:?}");
@@ -220,7 +221,7 @@ impl<'net> Hosts<'net> {
         eventually(seconds(30), "invitations are made again", || {
             typed(&self.exits[1], "warren exit invite phone").succeeded()
         });
-        // The next roster continues from the old serial.
+        // The next roster's serial number must continue from the old one.
         let line = format!(
             "warren fleet admit fra1 --fleet-key fleet.key --public-key '{}' --config-dir .",
             self.key(1)

@@ -66,7 +66,7 @@ impl Guide {
         Self(blocks)
     }
 
-    /// Types every block on its machine. Each must succeed.
+    /// Runs every block on its machine. Each must succeed.
     fn follow(&self, exit: &Systemd<'_>, client: &Systemd<'_>) {
         let mut invitation = String::new();
         for (place, block) in &self.0 {

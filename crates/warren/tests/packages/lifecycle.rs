@@ -1,4 +1,4 @@
-//! Installing, reinstalling, upgrading under traffic, removing and purging: what each leaves on a host.
+//! Tests what installing, reinstalling, upgrading under traffic, removing and purging leave on a host.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ fn purge_leaves_what_was_before_and_remove_only_what_is_the_users() {
     let left: BTreeSet<String> = files_of(&host).difference(&before).map(|line| path_of(line)).collect();
     assert_eq!(Vec::from_iter(&left), LEFT_BY_REMOVE, "left by remove");
 
-    // The kept files are used again.
+    // Installing again uses the files that were kept.
     install(&host, &package);
     host.sh("systemctl start warren-exit").ok();
     assert!(typed(&host, "warren exit client list").ok().contains("laptop"));
@@ -162,7 +162,7 @@ fn upgrade_restarts_the_exit_under_its_clients_and_leaves_a_client_alone() {
     assert!(nearly_worst < seconds(if count >= 20 { 3 } else { 6 }), "{outages:?}");
     assert!(alive >= 19, "only {alive} of 20 TCP flows survive");
 
-    // Removing the package opens the kill switch. Nothing could open it afterwards.
+    // Removing the package opens the kill switch, because no program could open it afterwards.
     typed(&client, "apt-get -q remove -y warren").ok();
     before.assert_same(&HostState::of(&net.client));
     let seen =

@@ -13,7 +13,7 @@ fn cloud_init_ends_with_a_working_exit_and_an_invitation_on_the_console() {
     }
     let package = Package::of_this_build("1.0-1");
     let exit = boot(&net.exit, &[]);
-    // The directory stands for the place to which the operator has uploaded the package.
+    // This directory stands for the web server to which the operator has uploaded the package.
     let path = package.path();
     let directory = path.parent().unwrap().to_str().unwrap();
     let mut server =

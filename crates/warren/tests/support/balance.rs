@@ -22,7 +22,7 @@ fn moved(status: &Status) -> u64 {
     total("tun_read_packets") + total("carrier_received_datagrams") + waiting * 1_000_000_000
 }
 
-/// Each packet that came in has left, or is a counted drop.
+/// Asserts that each packet that came in has left or was counted as a drop.
 #[track_caller]
 pub fn assert_balanced(role: &str, status: &Status) {
     let total = |name: &str| status.number(&format!("/totals/{name}"));
@@ -33,7 +33,7 @@ pub fn assert_balanced(role: &str, status: &Status) {
         "{role}: packets to the carrier, {:#}",
         status.0
     );
-    // These drops happen before there is a packet that could be counted as received.
+    // These drops are not part of the balance, because they happen before there is a packet that could be counted as received.
     let before_a_packet: u64 = ["bad_datagram", "bad_fragment", "fragment_timeout"]
         .iter()
         .map(|reason| status.drop("tun", reason))
@@ -66,7 +66,7 @@ pub fn assert_balanced(role: &str, status: &Status) {
     );
 }
 
-/// Every packet on the wire was sent: the receiver never counts more than the sender.
+/// Asserts that the receiver of each direction counts at most as many packets as the sender.
 #[track_caller]
 pub fn assert_wire_only_loses(one: &Status, other: &Status) {
     for (sender, receiver) in [(one, other), (other, one)] {

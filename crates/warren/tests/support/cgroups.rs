@@ -28,7 +28,7 @@ impl Cgroups {
         Some(Self { directory })
     }
 
-    /// The command that runs a program on the host. It sees the host's cgroups alone, as on a machine of its own.
+    /// Returns the command that runs a program on the host. The program sees only the host's cgroups, as on a machine of its own.
     pub fn command(&self, host: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", "echo 0 > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&self.directory);
@@ -55,7 +55,7 @@ fn remove(directory: &Path) {
             remove(&entry.path());
         }
     }
-    // Processes that were just killed may take a moment to leave.
+    // Removing is tried several times, because processes that were just killed leave the cgroup a moment later.
     for _ in 0..50 {
         if std::fs::remove_dir(directory).is_ok() || !directory.exists() {
             return;

@@ -23,7 +23,7 @@ impl Core {
         }
     }
 
-    /// Pins this thread, and everything that it starts from now on, to this core.
+    /// Pins this thread, and the threads and processes that it starts from now on, to this core.
     pub fn take_this_thread(self) {
         sched_setaffinity(None, &self.alone()).unwrap();
     }

@@ -31,16 +31,16 @@ pub fn exit_with<'net>(net: &'net Net, keys: &[PrivateKey]) -> Exit<'net> {
     exit
 }
 
-/// What one client has and does.
+/// The traffic of one client.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
-    /// Connections of its session.
+    /// Number of connections of the client's session.
     pub connections: usize,
-    /// Packets that it sends at once.
+    /// Number of packets that the client sends at once.
     pub burst: usize,
-    /// Bytes in each of them.
+    /// Payload bytes of each packet.
     pub payload: usize,
-    /// How often it sends while sending is on.
+    /// The interval between two bursts while sending is on.
     pub every: Duration,
 }
 
@@ -57,7 +57,7 @@ pub struct Crowd {
     thread: std::thread::JoinHandle<()>,
 }
 
-/// The crowd's instructions and results.
+/// The instructions to the clients, and their results.
 #[derive(Debug, Default)]
 pub struct Shared {
     pub phase: AtomicU8,
@@ -105,7 +105,7 @@ async fn live(key: PrivateKey, exit_key: PublicKey, habits: Habits, shared: Arc<
     let mut client = LibraryClient::start(key, exit_key, u32::try_from(habits.connections).unwrap());
     let internet: Ipv4Addr = Net::INTERNET_V4.parse().unwrap();
     let payload = vec![b'x'; habits.payload];
-    // `left` packets of the last burst have found no room yet.
+    // `left` is the number of packets of the last burst that could not be sent yet.
     let (mut attached, mut next, mut left) = (0, Instant::now(), 0);
     loop {
         client.run(Duration::from_millis(20)).await;

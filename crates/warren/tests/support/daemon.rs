@@ -1,4 +1,4 @@
-//! The warren binary on a host: commands that a person types there, and the daemon that runs there.
+//! The warren binary on a host: commands that a person types, and daemons.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,7 @@ impl<'net> Warren<'net> {
         Self { host, directory, program: env!("CARGO_BIN_EXE_warren").into() }
     }
 
-    /// Uses a copy of the program, which has nothing beside it but these scripts.
+    /// Uses a copy of the program in a directory with only these scripts.
     pub fn copied(host: &'net Namespace, scripts: &[(&str, &str)]) -> Self {
         let mut this = Self::on(host);
         this.program = this.write("warren", 0o755, "");
@@ -56,8 +56,8 @@ impl<'net> Warren<'net> {
     /// Runs `warren LINE` as an unprivileged user.
     pub fn run_as_nobody(&self, line: &str) -> Finished {
         let program = self.directory.path().join("warren");
-        // Copies with `cp`. If this process wrote the file itself, a child of another test could inherit the open file, and
-        // nobody could execute it.
+        // The file is copied by `cp`. If this process wrote it, a child process of another test could inherit the open
+        // descriptor, and executing the file would fail (ETXTBSY).
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_warren")).arg(&program).status();
         assert!(copied.unwrap().success());
         let mut arguments = vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -362,7 +362,7 @@ impl<'net> Client<'net> {
         self.warren.host.sh(line).ok()
     }
 
-    /// Runs iperf3 on the client's host. A server may still be busy with the run before: then it tries again.
+    /// Runs iperf3 on the client's host. Tries again if the server is still busy with the previous run.
     #[track_caller]
     pub fn iperf3(&self, host: &str, options: &str) {
         let run = format!("out=$(timeout 30 iperf3 -c {host} {options} 2>&1) && exit 0");

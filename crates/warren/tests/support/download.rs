@@ -1,4 +1,4 @@
-//! A TCP download from the internet host, which lasts as long as a test likes. Every byte is compared.
+//! A TCP download from the internet host of any duration. Every byte is compared.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -17,10 +17,11 @@ pub struct Download {
     receiving: JoinHandle<Vec<u8>>,
 }
 
-/// At most a megabyte per second: buffers drain quickly at this rate, so bytes are always in flight during a test.
+/// The size of one piece, which limits the rate to a megabyte per second. At this rate, buffers drain quickly, so bytes are
+/// always in flight during a test.
 const PIECE: usize = 10_000;
 const PAUSE: Duration = Duration::from_millis(10);
-/// The time without a byte after which a side gives up.
+/// How long a side waits for the next byte.
 const PATIENCE: Duration = seconds(60);
 const PORT: u16 = 7_009;
 
@@ -72,7 +73,7 @@ fn send(mut stream: TcpStream, over: &AtomicBool) -> Vec<u8> {
 fn receive(mut stream: TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut came = Vec::new();
-    // The comparison shows missing bytes.
+    // An error is ignored, because the comparison shows missing bytes.
     drop(stream.read_to_end(&mut came));
     came
 }

@@ -21,7 +21,7 @@ pub struct Etcd<'net> {
 pub const DAYS: i32 = 300;
 
 impl<'net> Etcd<'net> {
-    /// Starts a member on each host. Each wants certificates of its clients. Returns `None` without etcd.
+    /// Starts a member on each host. The members require client certificates. Returns `None` if etcd is not available.
     pub fn start(hosts: &'net [Namespace], addresses: Vec<String>) -> Option<Self> {
         program("etcd")?;
         let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
@@ -38,7 +38,7 @@ impl<'net> Etcd<'net> {
         Some(etcd)
     }
 
-    /// What `warren fleet init` needs to use this store.
+    /// The options of `warren fleet init` for this store.
     pub fn init_options(&self) -> String {
         let [ca, certificate, key] = self.root();
         format!("--store {} --ca {ca} --certificate {certificate} --key {key}", self.urls())
@@ -48,7 +48,7 @@ impl<'net> Etcd<'net> {
         ["ca.pem", "root.pem", "root.key"].map(|name| self.file(name))
     }
 
-    /// What `warren fleet ticket` needs for an exit of this name.
+    /// The options of `warren fleet ticket` for an exit of this name.
     pub fn ticket_options(&self, exit: &str) -> String {
         let user = format!("warren-fleet-{exit}");
         self.certificate(&user);
@@ -60,7 +60,8 @@ impl<'net> Etcd<'net> {
         make_certificate(self.directory.path(), (user, user), DAYS, &self.addresses);
     }
 
-    /// Gives the members a certificate for this many days, which they use from their next start on. A negative number makes it expired.
+    /// Gives the members a certificate for this many days, which they use from their next start on. With a negative number, the
+    /// certificate has expired.
     fn renew(&self, days: i32) {
         // An exit may also reach a member through a proxy on its own host.
         let addresses = [&self.addresses[..], &["127.0.0.1".to_owned()]].concat();
@@ -117,7 +118,7 @@ impl<'net> Etcd<'net> {
         self.members[member].as_ref().unwrap().signal(which);
     }
 
-    /// Starts all members anew with a certificate for this many days.
+    /// Restarts all members with a certificate for this many days.
     pub fn start_anew(&mut self, days: i32) {
         self.renew(days);
         self.kill_all();
@@ -134,7 +135,7 @@ impl<'net> Etcd<'net> {
         self.ctl_at(&self.urls(), line)
     }
 
-    /// Does the same as [`Self::ctl`], whatever certificates the members have.
+    /// Like [`Self::ctl`], but does not verify the members' certificates.
     pub fn ctl_unverified(&self, line: &str) -> Finished {
         self.ctl_at(&self.urls(), &format!("--insecure-skip-tls-verify {line}"))
     }
@@ -148,7 +149,7 @@ impl<'net> Etcd<'net> {
         self.hosts[0].sh(&format!("ETCDCTL_API=3 {} {options} {line}", program.display()))
     }
 
-    /// The member that leads.
+    /// The number of the member that is the leader.
     pub fn leader(&self) -> usize {
         let status = json(self.ctl("endpoint status --write-out json"));
         let leads = |member: &serde_json::Value| {
@@ -157,13 +158,13 @@ impl<'net> Etcd<'net> {
         status.as_array().unwrap().iter().position(leads).unwrap()
     }
 
-    /// The revision of the latest change, whatever certificates the members have.
+    /// The revision of the latest change. Does not verify the members' certificates.
     pub fn revision(&self) -> u64 {
         let answer = json(self.ctl_unverified("get none --write-out json"));
         answer["header"]["revision"].as_u64().unwrap()
     }
 
-    /// Each key that has no lease, with the revision of its latest change, whatever certificates the members have.
+    /// Each key that has no lease, with the revision of its latest change. Does not verify the members' certificates.
     pub fn lasting(&self) -> Vec<(String, u64)> {
         let answer = json(self.ctl_unverified("get \"\" --prefix --write-out json"));
         let keys = answer["kvs"].as_array().unwrap().iter();
@@ -172,7 +173,7 @@ impl<'net> Etcd<'net> {
             .collect()
     }
 
-    /// Lets the store forget all changes up to now.
+    /// Compacts the store's history up to now.
     pub fn compact(&self) {
         self.ctl(&format!("compact {}", self.revision())).ok();
     }

@@ -18,7 +18,7 @@ use super::{Client, Exit, Namespace, Net, Profile, eventually, seconds};
 pub const EXITS: usize = 3;
 pub const MEMBERS: usize = 3;
 
-/// A fleet, and a client at each exit that no fault may touch.
+/// A fleet with a client (a keeper) at each exit that must not be affected by any fault.
 pub struct Faulty<'net> {
     pub keepers: Vec<Guest<'net>>,
     /// Hosts for other clients.
@@ -28,7 +28,7 @@ pub struct Faulty<'net> {
     pub net: &'net Net,
 }
 
-/// The keepers' flows and reconnects at some time.
+/// For each keeper, the position in its flow and the number of reconnects at some time.
 pub type Marks = Vec<(usize, u64)>;
 
 impl<'net> Faulty<'net> {
@@ -109,7 +109,7 @@ impl<'net> Faulty<'net> {
         self.net.client.enter(move || race(&invites, &ways)).join().unwrap()
     }
 
-    /// Removes a client at the first exit. Returns when that began.
+    /// Removes a client at the first exit. Returns the time just before.
     pub fn remove(&self, name: &str) -> Instant {
         let since = Instant::now();
         self.exit(0).warren.run(&format!("exit client remove {name}")).ok();
@@ -128,13 +128,13 @@ impl<'net> Faulty<'net> {
             .ok();
     }
 
-    /// Ends [`Self::cut_off`]. Returns when.
+    /// Ends [`Self::cut_off`]. Returns the time of that.
     pub fn heal(&self) -> Instant {
         self.net.router.sh("nft delete table inet cut").ok();
         Instant::now()
     }
 
-    /// Starts an exit's link anew.
+    /// Restarts an exit's link.
     pub fn restart_link(&mut self, exit: usize) {
         let link = &mut self.fleet.links[exit];
         link.signal(Signal::TERM);
@@ -142,7 +142,7 @@ impl<'net> Faulty<'net> {
         *link = self.fleet.exits[exit].warren.start("fleet run");
     }
 
-    /// The values of a metric of an exit.
+    /// Returns all values of a metric at an exit.
     pub fn metric(&self, exit: usize, name: &str) -> Vec<f64> {
         let page = self.exit(exit).warren.host.sh("curl --silent --fail 127.0.0.1:9466/metrics").ok();
         let lines = page.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
@@ -156,7 +156,7 @@ impl<'net> Faulty<'net> {
         Profile::parse(&text.replace(&address.to_string(), &other.to_string()))
     }
 
-    /// How many of an exit's requests have met a conflict.
+    /// How many of an exit's requests to the store have failed because of a conflict.
     pub fn conflicts(&self, exit: usize) -> f64 {
         self.exit(exit).status().0["fleet"]["requests"]["conflict"].as_f64().unwrap()
     }
@@ -201,7 +201,7 @@ impl<'net> Guest<'net> {
     /// Waits until packets stop. Returns how long after `since` the last one was answered.
     #[track_caller]
     pub fn stops(&self, since: Instant, within: Duration) -> Duration {
-        // A busy machine may stop answers for almost a second.
+        // On a busy machine, there may be no answers for almost a second.
         let quiet = Duration::from_millis(1_500);
         eventually(within + seconds(4), &format!("packets of {} stop", self.name), || {
             self.steady.is_silent_for(quiet)
@@ -222,7 +222,7 @@ impl<'net> Guest<'net> {
     /// Frees the host for another client.
     pub fn leave(self) {
         drop(self.steady);
-        // It may be down already.
+        // The tunnel may be down already, so an error is ignored.
         drop(self.client.warren.run("down home"));
     }
 }

@@ -16,10 +16,10 @@ use warren_session::roster::{ExitState, FollowedFleet, Roster, RosterExit, Signe
 use super::library_client::{LibraryClient, runtime, udp};
 use super::{Namespace, Net};
 
-/// As `HEAD_START` of `warren-client/src/exits.rs`.
+/// The same value as `HEAD_START` in `warren-client/src/exits.rs`.
 const HEAD_START: Duration = Duration::from_millis(1_500);
 
-/// What clients know of their fleet: its roster, as an exit has handed it over, and the round-trip times to its exits.
+/// What clients know about their fleet: the roster from an exit, and the round-trip times to the exits.
 #[derive(Clone, Debug)]
 pub struct KnownFleet {
     roster: Roster,
@@ -71,7 +71,8 @@ async fn learn(key: PrivateKey, first: (SocketAddr, PublicKey)) -> KnownFleet {
     let mut fleet = KnownFleet { round_trips: vec![Duration::ZERO; roster.exits.len()], roster };
     for exit in 0..fleet.roster.exits.len() {
         let mut times = Vec::new();
-        // One measurement of a busy host may be some milliseconds off, and here all clients share it.
+        // Several measurements are made, because on a busy host one may be wrong by some milliseconds, and all clients share the
+        // result.
         for _ in 0..5 {
             let mut client = LibraryClient::start_in_fleet(fleet.way(exit), key.clone(), 1);
             client.until("the exit answers", |client| client.attached() == 1).await;
@@ -206,7 +207,7 @@ impl Client {
         }
     }
 
-    /// Tries the other exits while the silent one may still answer. Returns whether this client has gone to another one.
+    /// Races for another exit while the silent one may still answer. Returns whether this client has moved to another exit.
     async fn look_for_another(&mut self) -> bool {
         let begun = Instant::now();
         let order = self.fleet.order(&self.loads, self.lot);

@@ -1,4 +1,4 @@
-//! A store in memory that exits share, and each exit's link to the store. They stand for etcd and `warren-fleet`.
+//! A store in memory that exits share, and each exit's link to the store. They take the place of etcd and `warren-fleet`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,13 +26,13 @@ pub struct FleetStore {
 /// What a link does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// It connects and works.
+    /// The link is connected and works.
     Works,
-    /// It does not exist.
+    /// The link does not exist.
     Dead,
-    /// It is connected, and neither reads nor writes.
+    /// The link is connected, but neither reads nor writes.
     Hangs,
-    /// It is connected, and cut off from the store.
+    /// The link is connected to the exit, but cut off from the store.
     Cut,
 }
 
@@ -63,7 +63,7 @@ struct Link {
     answered: Instant,
     /// Messages to the exit, while it is connected.
     to_exit: Option<mpsc::UnboundedSender<FleetMessage>>,
-    /// Bytes that are to be sent as they are.
+    /// Bytes to be sent to the exit unchanged.
     raw: Option<Vec<u8>>,
     hello: Option<ExitMessage>,
     load: Load,
@@ -109,7 +109,7 @@ impl FleetStore {
         self.shared.lock().unwrap().links[link].behaviour = behaviour;
     }
 
-    /// Lets the store be away for all exits, or answer again.
+    /// Makes the store unreachable for all exits, or reachable again.
     pub fn set_away(&self, is_away: bool) {
         let mut shared = self.shared.lock().unwrap();
         shared.is_away = is_away;
@@ -126,12 +126,12 @@ impl FleetStore {
         shared.tell_exits();
     }
 
-    /// Sends an exit a message out of turn.
+    /// Sends an exit a message unasked.
     pub fn say(&self, link: usize, message: FleetMessage) {
         self.shared.lock().unwrap().send(link, message);
     }
 
-    /// Sends an exit bytes that may be no message.
+    /// Sends an exit any bytes.
     pub fn say_bytes(&self, link: usize, bytes: Vec<u8>) {
         self.shared.lock().unwrap().links[link].raw = Some(bytes);
     }
@@ -281,8 +281,8 @@ impl Shared {
             };
         }
         let written = ClientRegistry::from_rows(after.values().cloned());
-        // If reading the rows changes one because of another, for instance because an address went to another client,
-        // the rows contradict each other.
+        // If reading the rows changes one of them because of another, for instance because two clients have the same address, the
+        // rows contradict each other.
         let fits = written.is_ok_and(|written| {
             written.rows().count() == after.len()
                 && written.rows().all(|row| after.values().any(|other| *other == row))
@@ -303,7 +303,7 @@ impl Shared {
         Outcome::Stored { revision }
     }
 
-    /// Sends a newly connected exit everything.
+    /// Sends a newly connected exit the store's whole state.
     fn welcome(&mut self, link: usize, to_exit: mpsc::UnboundedSender<FleetMessage>) {
         self.links[link].to_exit = Some(to_exit);
         self.links[link].connections += 1;
@@ -320,7 +320,7 @@ impl Shared {
     }
 }
 
-/// Names a row; with a dash in front if it deletes the row.
+/// Returns the name of a row, with a dash in front if the change deletes the row.
 fn id_of(row: &RowChange) -> String {
     match row {
         RowChange::Client { key, client } => format!("{}client {key}", dash(client.is_none())),

@@ -10,7 +10,7 @@ const ECHO: u16 = 7;
 
 /// Sends one datagram from each of `ports` on this host. Returns how many came back.
 ///
-/// Lost datagrams are sent again, as a person's program would do, for at most ten seconds.
+/// Lost datagrams are sent again, as programs usually do, for at most ten seconds.
 pub fn echo_from_each(host: &Namespace, ports: std::ops::Range<u16>) -> usize {
     let inside = move || {
         let answered = |port: &u16| {
@@ -22,9 +22,9 @@ pub fn echo_from_each(host: &Namespace, ports: std::ops::Range<u16>) -> usize {
     host.enter(inside).join().unwrap()
 }
 
-/// Sends `count` numbered datagrams in one flow, with at most 32 unanswered. Returns the numbers in the order of their
-/// return, and waits at most one second for each. One datagram goes ahead. A kernel with several TUN queues may move a
-/// flow to another queue once it knows the flow, which may reorder the first packets.
+/// Sends `count` numbered datagrams in one flow, with at most 32 unanswered. Returns the numbers in the order in which they came
+/// back, and waits at most one second for each. One extra datagram is sent first, because a kernel with several TUN queues may
+/// move a new flow to another queue, which may reorder its first packets.
 pub fn echo_numbered(host: &Namespace, count: u32) -> Vec<u32> {
     let inside = move || {
         let socket = echo_socket(Net::INTERNET_V4, 30_000);
@@ -95,7 +95,8 @@ pub fn seen_from(host: &Namespace, internet: &'static str, port: u16) -> Option<
     host.enter(inside).join().unwrap()
 }
 
-/// Binds a UDP socket. A child of another test that has not begun its own program yet may still have a socket that was just closed.
+/// Binds a UDP socket. Tries several times, because a child process of another test that has not yet executed its program may
+/// still have a copy of a socket that was just closed.
 pub fn bound(address: impl ToSocketAddrs + Copy) -> UdpSocket {
     let start = Instant::now();
     loop {
@@ -186,7 +187,8 @@ pub fn flood(net: &Net, megabits: u64, length: usize, lasting: Duration) -> Floo
         let mut sent = 0;
         while start.elapsed() < lasting {
             let due = start.elapsed().as_micros() * u128::from(megabits) / 8 / length as u128;
-            // Limits the catching up after a pause of the machine, which would otherwise be one large burst.
+            // The number is limited, because after a pause of the machine all overdue datagrams would otherwise be one large
+            // burst.
             for _ in 0..due.saturating_sub(u128::from(sent)).min(200) {
                 sent += u64::from(socket.send(&packet).is_ok());
             }

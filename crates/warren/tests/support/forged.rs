@@ -27,7 +27,7 @@ impl Forger {
         Self(host.enter(socket).join().unwrap())
     }
 
-    /// Sends a datagram to the exit. It is lost if the host has no room for it.
+    /// Sends a datagram to the exit. The datagram is lost if the socket's buffer is full.
     pub fn send(&self, from: SocketAddrV4, payload: &[u8]) {
         self.send_to(from, SocketAddrV4::new(Net::EXIT_V4.parse().unwrap(), 443), payload);
     }

@@ -12,7 +12,7 @@ use super::attacker::{Attacker, Retry};
 use super::hostile::proof;
 use super::{Namespace, Net};
 
-/// The source connection ID of every attempt. The ClientHello contains it, so a fixed ID allows a fixed ClientHello.
+/// The source connection ID of every attempt. It is fixed, because the ClientHello contains it and can then be fixed too.
 const SOURCE: [u8; 8] = [0x5c; 8];
 
 /// Starts handshakes until it is ended.
@@ -32,8 +32,8 @@ struct Counts {
 }
 
 impl HalfOpen {
-    /// Starts `per_second` handshakes a second from addresses in `networks` networks, the host's own network among them.
-    /// Each attempt proves that it knows the exit's key, and proves its address on request.
+    /// Starts `per_second` handshakes a second from addresses in `networks` networks, including the host's own network. Each
+    /// attempt proves that it knows the exit's key, and follows a Retry.
     pub fn start(net: &Net, host: &Namespace, networks: u8, exit_key: PublicKey, per_second: u64) -> Self {
         net.router.sh("ip route add 100.64.0.0/16 via 192.0.3.2").ok();
         let add = format!("for n in $(seq 1 {networks}); do ip addr add 100.64.$n.2/32 dev lo; done");
@@ -76,7 +76,7 @@ impl Begin<'_> {
         let due = || u64::try_from(start.elapsed().as_micros()).unwrap() * per_second / 1_000_000;
         while !over.load(SeqCst) {
             let begun = self.counts.begun.load(SeqCst);
-            // Limits the catching up after a pause of the machine.
+            // The number is limited, so that a pause of the machine does not lead to a large burst.
             for number in begun..due().min(begun + 20) {
                 self.begin(number);
             }

@@ -1,4 +1,4 @@
-//! Connection attempts that are properly sealed but hostile inside, which only the exit's QUIC library can see.
+//! Connection attempts whose packets are properly encrypted but have hostile content, which reaches the exit's QUIC library.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -24,9 +24,10 @@ pub struct Attempts {
 
 /// The least number of attempts.
 const LEAST: u64 = 300;
-/// The pause between two attempts. An exit keeps closed connections for some seconds, and each proof for long.
+/// The pause between two attempts. It limits their number, because an exit keeps closed connections for some seconds, and each
+/// proof for a long time.
 const PAUSE: Duration = Duration::from_millis(5);
-/// An exit that answers does so within this time.
+/// How long to wait for an answer of the exit.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// CONNECTION_CLOSE without an error or a reason (RFC 9000 section 19.19).
 const CLOSE: [u8; 4] = [0x1c, 0, 0, 0];
@@ -70,7 +71,7 @@ impl Hostile {
         };
         attempts.retried += 1;
         let proven = attacker.after_retry(&retry);
-        // The packet that the Retry answered is sent again, before and after the others.
+        // The packet that was answered by the Retry is sent again before and after the other packets.
         self.send(&first[..1]);
         self.send(&self.packets(&proven, number, &retry.token));
         self.send(&first);
@@ -78,7 +79,8 @@ impl Hostile {
         self.send(&[proven.initial(9, &retry.token, &CLOSE)]);
     }
 
-    /// In turn: a frame of an unknown type, invalid transport parameters, and a valid ClientHello whose packets are sent twice.
+    /// Returns, in turn, a frame of an unknown type, invalid transport parameters, or a valid ClientHello whose packets are sent
+    /// twice.
     fn packets(&self, attacker: &Attacker, number: u64, token: &[u8]) -> Vec<Vec<u8>> {
         let turn = usize::try_from(number / 3).unwrap();
         match number % 3 {
@@ -91,7 +93,7 @@ impl Hostile {
                 }]
             }
             1 => {
-                // Covers the whole list evenly, because 37 and the list's length have no common factor.
+                // All items of the list are used equally often, because 37 and the list's length have no common factor.
                 let odd = &self.parameters[turn * 37 % self.parameters.len()];
                 attacker.hello_with(&[&attacker.usual_parameters(), &odd[..]].concat(), token)
             }

@@ -1,4 +1,4 @@
-//! Injects system calls into a running process, as an attacker who has taken it over would make them.
+//! Injects system calls into a running process, to simulate an attacker who has taken it over.
 
 use std::ffi::c_long;
 use std::fs::{File, OpenOptions};
@@ -29,14 +29,14 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the call failed for lack of rights, whatever its arguments.
+    /// Whether the call failed for lack of privileges. Its arguments are not considered.
     pub fn is_refused(self) -> bool {
         matches!(self, Self::Failed(libc::EPERM | libc::EACCES))
     }
 }
 
 impl Injected {
-    /// Stops the first thread of a process. That thread mostly waits in the kernel.
+    /// Stops the first thread of a process, which is waiting in the kernel most of the time.
     pub fn into(pid: i32) -> Self {
         let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
         let pid = Pid::from_raw(pid);
@@ -58,7 +58,7 @@ impl Injected {
     /// Sends a datagram to the Unix socket at `path` through one of the process's descriptors.
     pub fn send_to(&self, descriptor: i32, text: &str, path: &str) -> Outcome {
         let (address, length) = self.write_address(path);
-        // Placed after the address.
+        // The text is placed after the address in the process's memory.
         let sent = address + 128;
         self.memory.write_all_at(text.as_bytes(), sent.cast_unsigned()).unwrap();
         let bytes = c_long::try_from(text.len()).unwrap();
@@ -95,7 +95,7 @@ impl Injected {
         let registers = libc::user_regs_struct {
             rip: self.before.rip - 2,
             rax: number.cast_unsigned(),
-            // Keeps the kernel from restarting the interrupted call.
+            // With this value, the kernel does not restart the interrupted call.
             orig_rax: u64::MAX,
             rdi: argument(0),
             rsi: argument(1),
@@ -139,7 +139,7 @@ impl Injected {
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
     descriptor: i32,
-    /// Where `struct io_rings` of the kernel lies, and the submission queue's entries.
+    /// The addresses of the kernel's `struct io_rings` and of the submission queue's entries.
     rings: u64,
     entries: u64,
 }

@@ -1,5 +1,5 @@
-//! An attacker on the path who sees a client's first packets and answers them in the exit's place. He does not have the exit's
-//! key. He seals his packets with keys that anybody can derive from the client's first connection ID (RFC 9001 section 5.2).
+//! An attacker on the path who sees a client's first packets and answers them in place of the exit, without having the exit's
+//! key. The packets are encrypted with keys that anybody can derive from the client's first connection ID (RFC 9001 section 5.2).
 
 use std::net::SocketAddrV4;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use super::forged::Forger;
 pub enum Forgery {
     /// An Initial from the exit with these frames.
     Frames(Vec<u8>),
-    /// The exit supports only other versions of QUIC.
+    /// A packet by which the exit claims to support only other versions of QUIC.
     VersionNegotiation,
-    /// The exit wants the address validated.
+    /// A Retry, by which the exit requires address validation.
     Retry,
-    /// The exit has forgotten the connection.
+    /// A stateless reset, by which the exit claims to have forgotten the connection.
     StatelessReset,
 }
 
@@ -66,7 +66,8 @@ impl Interloper {
                 let Ok(length) = std::io::Read::read(&mut &ears, &mut buffer) else { continue };
                 let Some(seen) = Seen::read(&buffer[..length], exit) else { continue };
                 mouth.send_to(exit, seen.client, &seen.answer(&forgery));
-                // Counts each attempt once. A packet is seen on arrival and on departure, and a ClientHello takes several packets.
+                // Each attempt is counted only once, although a packet is seen on arrival and on departure, and a ClientHello
+                // takes several packets.
                 count.fetch_add(u64::from(seen.destination != last), SeqCst);
                 last = seen.destination;
             }
@@ -171,7 +172,7 @@ impl Seen {
 
 /// ETH_P_IP of `linux/if_ether.h`.
 const IPV4: u16 = 0x0800;
-/// The source connection ID that forged packets use.
+/// The source connection ID of forged packets.
 const EXIT_ID: [u8; 8] = [0x66; 8];
 const RETRY_KEY: [u8; 16] =
     [0xbe, 0x0c, 0x69, 0x0b, 0x9f, 0x66, 0x57, 0x5a, 0x1d, 0x76, 0x6b, 0x54, 0xe3, 0x68, 0xc8, 0x4e];

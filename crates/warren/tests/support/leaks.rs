@@ -1,15 +1,16 @@
-//! Detects packets that leave a host and should not: attempts on the host, and the router's count of arrivals.
+//! Detects packets that leave a host but should not, by attempts to send on the host and a count of arrivals at the router.
 
 use super::counters::packets_of_one;
 use super::{Namespace, Net, Running, asked, seconds};
 
-/// For how many seconds all ways out are tried. For rows K1 and K2 of the scorecard (docs/torture.md), set `WARREN_ATTEMPTS=2`,
-/// which makes more than a thousand attempts.
+/// For how many seconds packets are sent in every way. For rows K1 and K2 of the scorecard (docs/torture.md), set
+/// `WARREN_ATTEMPTS=2`, which makes more than a thousand attempts.
 fn lasting() -> f32 {
     asked("WARREN_ATTEMPTS").unwrap_or(0.6)
 }
 
-/// The least number of attempts for a valid test: the scorecard's figure if it is asked for, and otherwise each way out once.
+/// The minimum number of attempts for a valid test: the scorecard's number if the test runs for the scorecard, otherwise one
+/// attempt in each way.
 pub fn fewest_attempts() -> usize {
     if asked::<f32>("WARREN_ATTEMPTS").is_some() { 1_000 } else { 6 * 2 * 9 }
 }
@@ -27,7 +28,8 @@ pub struct Attempts(Running);
 impl<'net> LeakCounter<'net> {
     pub fn start(net: &'net Net) -> Self {
         let (exit_v4, exit_v6) = (Net::EXIT_V4, Net::EXIT_V6);
-        // Attempts are recognized by their source ports. Otherwise those to the exit's own port would count as carrier.
+        // Attempts are recognised by their source ports, because attempts to the exit's own port would otherwise count as carrier
+        // packets.
         net.client.sh("sysctl -qw net.ipv4.ip_local_port_range='50000 60999'").ok();
         let chain = format!(
             "table netdev leaks {{
@@ -47,14 +49,14 @@ impl<'net> LeakCounter<'net> {
         Self { net }
     }
 
-    /// Tries every way out of the client for a while. Returns the number of attempts, and of packets that the router saw.
+    /// Tries for a while to send packets in every way. Returns the number of attempts, and of packets that arrived at the router.
     pub fn attempt(&self) -> (usize, usize) {
         let before = self.leaked();
         let attempts = Attempts::start(&self.net.client, lasting()).end();
         (attempts, self.leaked() - before)
     }
 
-    /// Fails if any packet got out, or if too little was tried.
+    /// Fails if any packet has left, or if there were too few attempts.
     #[track_caller]
     pub fn assert_none(&self, when: &str) {
         let (attempts, leaked) = self.attempt();
@@ -63,7 +65,7 @@ impl<'net> LeakCounter<'net> {
         assert_eq!(leaked, 0, "{leaked} packets of {attempts} attempts left while {when}");
     }
 
-    /// Fails unless every attempt gets out.
+    /// Fails unless the packets of every attempt leave.
     #[track_caller]
     pub fn assert_all(&self, when: &str) {
         // Fills the neighbour cache first, because packets are dropped during neighbour discovery.
@@ -89,12 +91,12 @@ impl<'net> LeakCounter<'net> {
 }
 
 impl Attempts {
-    /// Starts trying every way out of a host. Returns at the first attempt.
+    /// Starts a program that tries to send packets in every way. Returns after its first attempt.
     pub fn start(host: &Namespace, for_seconds: f32) -> Self {
         Self::by(host.start(&Self::words(for_seconds).split(' ').collect::<Vec<_>>()))
     }
 
-    /// The words that try every way out of a host for a while.
+    /// The command line of the program that tries to send packets in every way for a while.
     pub fn words(for_seconds: f32) -> String {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/probe.py");
         let targets =
@@ -102,7 +104,7 @@ impl Attempts {
         format!("python3 -u {script} {for_seconds} {}", targets.join(" "))
     }
 
-    /// A program that runs [`Self::words`], once it has begun.
+    /// Wraps a program that runs [`Self::words`], after waiting for its first attempt.
     pub fn by(mut program: Running) -> Self {
         program.wait_for_output(".");
         Self(program)

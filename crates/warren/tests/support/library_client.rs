@@ -1,4 +1,4 @@
-//! Clients without a TUN device. They have the real session and real connections, and carry packets that tests make themselves.
+//! Clients without a TUN device. They use the real session and connections, and carry packets that tests make.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::poll_fn;
@@ -31,14 +31,14 @@ pub struct LibraryClient {
     packets: VecDeque<Bytes>,
     attempts: usize,
     silence: Vigil,
-    /// What the exit last said about its fleet.
+    /// The latest roster that the exit has sent.
     roster: Option<Roster>,
 }
 
 impl LibraryClient {
     /// A client that starts to connect to the net's exit.
     pub fn start(key: PrivateKey, exit_key: PublicKey, connections: u32) -> Self {
-        // The other driver closes its connections when it is dropped.
+        // Warren's driver is used, because noq's driver closes its connections when it is dropped.
         let settings = TransportSettings { driver: Driver::Warren, ..TransportSettings::default() };
         Self::start_with(key, exit_key, connections, settings)
     }
@@ -88,7 +88,7 @@ impl LibraryClient {
         client
     }
 
-    /// What the exit granted, once the session is up.
+    /// The exit's grant, once the session is up.
     pub fn welcome(&self) -> Option<&SessionGrant> {
         self.session.welcome()
     }
@@ -97,7 +97,7 @@ impl LibraryClient {
         self.session.state()
     }
 
-    /// What the exit has said about its fleet since the last call.
+    /// Returns the latest roster that the exit has sent since the last call.
     pub fn take_roster(&mut self) -> Option<Roster> {
         self.roster.take()
     }
@@ -117,7 +117,7 @@ impl LibraryClient {
         self.attached.len()
     }
 
-    /// How many connection attempts it has started, over all of its connections.
+    /// How many connection attempts the client has started in total.
     pub fn attempts(&self) -> usize {
         self.attempts
     }
@@ -132,7 +132,7 @@ impl LibraryClient {
         self.endpoint.socket_stats()
     }
 
-    /// Ends the session and lets the goodbye leave. A client that is dropped instead acts like a crashed host.
+    /// Ends the session, and returns once the Goodbye was sent. Dropping the client instead acts like a crashed host.
     pub async fn leave(mut self) {
         self.session.stop(Instant::now());
         self.carry_out();
@@ -225,7 +225,8 @@ impl LibraryClient {
                 Event::Answers { connection, answers } => {
                     let Some(index) = self.indices.get(&connection) else { continue };
                     if !answers && !self.silence.has_silent() {
-                        // As a daemon does: an idle connection does not notice by itself that nobody answers.
+                        // Pings the exit, as a daemon does, because an idle connection does not notice by itself that nobody
+                        // answers.
                         self.endpoint.rouse();
                     }
                     self.silence.answers(now, *index, answers);

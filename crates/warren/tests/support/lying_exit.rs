@@ -1,4 +1,4 @@
-//! An exit with the key that a client has pinned. It sends whatever a test wants.
+//! An exit with the key that a client pins, which sends the messages that a test specifies.
 
 use std::future::poll_fn;
 use std::net::Ipv4Addr;
@@ -14,11 +14,11 @@ use warren_session::message::{Attached, Enrolled, Message, MessageDecoder, Netwo
 use super::library_client::runtime;
 use super::{Net, flows};
 
-/// The inner addresses that the lying exit uses: it assigns the first one to the client, and has the second one itself.
+/// The inner addresses: `LEASE` is assigned to the client, and the other one is the lying exit's own.
 pub const LEASE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
-/// How long the lying exit listens before it checks for other work.
+/// How long the lying exit receives before it checks for other work.
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// A lying exit that listens on the exit's host until this is dropped.
@@ -34,7 +34,7 @@ impl LyingExit {
         Self::say_from_the_start(net, key, Answers::default(), (datagrams, control))
     }
 
-    /// Listens and gives every client these answers. It has nothing else to send.
+    /// Listens and gives every client these answers, without lies.
     pub fn answering(net: &Net, key: PrivateKey, answers: Answers) -> Self {
         Self::say_from_the_start(net, key, answers, Default::default())
     }
@@ -129,11 +129,11 @@ struct Mouth {
 impl Mouth {
     async fn hear(&mut self) {
         let Self { endpoint, inbox, .. } = self;
-        // With a timeout, because a client with nothing to send causes no event.
+        // The wait has a timeout, because a client that sends nothing causes no event.
         let _ = tokio::time::timeout(MOMENT, poll_fn(|context| endpoint.poll(context, inbox))).await;
         for (connection, datagram) in std::mem::take(&mut self.inbox.datagrams) {
             if let Some(answer) = echo(&datagram) {
-                // The client asks again if this answer does not leave.
+                // If the answer cannot be sent, the client asks again.
                 let _ = self.endpoint.send_datagram(connection, answer.into());
             }
         }
@@ -204,7 +204,7 @@ fn echo(datagram: &[u8]) -> Option<Vec<u8>> {
     packet[12..16].copy_from_slice(&destination);
     packet[16..20].copy_from_slice(&source);
     packet[20] = 0;
-    // The first word of the message fell by 0x0800 with the type, so the checksum is updated (RFC 1624).
+    // Changing the type has reduced the message's first word by 0x0800, so the checksum is updated accordingly (RFC 1624).
     let sum = u32::from(u16::from_be_bytes([packet[22], packet[23]])) + 0x0800;
     let checksum = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
     packet[22..24].copy_from_slice(&checksum.to_be_bytes());

@@ -43,7 +43,7 @@ pub fn peak_kib(pid: i32) -> u64 {
 
 /// Resets the peak, and returns the current value.
 pub fn forget_peak(pid: i32) -> u64 {
-    // proc(5), clear_refs: the peak becomes the current value.
+    // Writing 5 to clear_refs sets the peak to the current value (proc(5)).
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
     peak_kib(pid)
 }

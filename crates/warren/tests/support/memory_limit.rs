@@ -1,4 +1,4 @@
-//! A memory limit for a program and everything that it starts: a cgroup of version 1 or 2, whichever has the memory controller.
+//! A memory limit for a program and its child processes: a cgroup of version 1 or 2, whichever has the memory controller.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ impl MemoryLimit {
         let is_second_version = first.is_none();
         let mount = first.or(second).expect("this test needs cgroups with a memory controller")[1];
         if is_second_version {
-            // The controller may be on already. If it is unavailable, setting the limit fails.
+            // Errors are ignored: the controller may be on already, and if it is not available, setting the limit fails.
             drop(std::fs::write(Path::new(mount).join("cgroup.subtree_control"), "+memory"));
         }
         let path = Path::new(mount).join(format!("wt-{}-{name}", std::process::id()));
@@ -67,7 +67,7 @@ impl MemoryLimit {
 
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        // Killed processes leave the cgroup a moment later.
+        // Removing is tried several times, because killed processes leave the cgroup a moment later.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.path).is_ok() {
                 return;

@@ -7,8 +7,8 @@
 //!                       internet host 203.0.113.2, 2001:db8:3::2
 //! ```
 //!
-//! The client also reaches the internet host without a tunnel, so packets that bypass the tunnel show. Each test makes
-//! its own net, so tests run side by side. Everything here needs root.
+//! The client can also reach the internet host without a tunnel, so packets that bypass the tunnel are detected. Each test makes
+//! its own net, so tests can run in parallel. All of this needs root.
 #![allow(
     clippy::indexing_slicing,
     clippy::print_stdout,
@@ -88,7 +88,7 @@ pub use status::Status;
 pub use systemd::{Files, Systemd};
 pub use terminal::Terminal;
 
-/// Whether tests may make namespaces. If not, it prints a line, or fails where CI relies on these tests.
+/// Whether tests may make namespaces. If not, prints a line, or fails in CI.
 pub fn root() -> bool {
     if rustix::process::geteuid().is_root() {
         return true;
@@ -98,7 +98,7 @@ pub fn root() -> bool {
     false
 }
 
-/// The value that a row of `scripts/torture` asks for in the environment, if there is one.
+/// The value of an environment variable with which `scripts/torture` changes a test, if it is set.
 #[track_caller]
 pub fn asked<T: FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;

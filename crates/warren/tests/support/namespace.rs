@@ -61,7 +61,7 @@ impl Namespace {
         std::fs::create_dir_all(namespace.etc()).unwrap();
         std::fs::write(namespace.etc().join("resolv.conf"), "nameserver 203.0.113.2\n").unwrap();
         finished(Command::new("ip").args(["netns", "add", &namespace.name])).ok();
-        // Addresses work at once without duplicate address detection. No other host could have them.
+        // Without duplicate address detection, addresses can be used at once. No other host can have them.
         namespace.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0").ok();
         namespace.sh("ip link set lo up").ok();
         namespace

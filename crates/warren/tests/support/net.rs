@@ -2,7 +2,7 @@
 
 use super::{InternetHost, Namespace, eventually, root, seconds};
 
-/// Client, router, exit and internet host. Dropping it removes everything.
+/// A network with a client, a router, an exit and an internet host. Dropping this value removes all of them.
 #[derive(Debug)]
 pub struct Net {
     pub client: Namespace,
@@ -129,7 +129,7 @@ impl Net {
         // The client's packets use a separate table, so the path between exit and internet stays wide.
         let versions = if mtu >= 1280 { &[4, 6][..] } else { &[4] };
         for version in versions {
-            // Each route takes precedence over the one that came with the address.
+            // These routes take precedence over those that the kernel has added with the addresses.
             let (client, exit) = if *version == 4 {
                 ("192.0.2.0/24 dev to-client", "198.51.100.0/24")
             } else {
@@ -145,10 +145,10 @@ impl Net {
         }
     }
 
-    /// Makes the router silently drop packets longer than `mtu` bytes between client and exit.
+    /// Makes the router silently drop packets of more than `mtu` bytes between client and exit.
     pub fn narrow_path_silently(&self, mtu: u16) {
         for host in [&self.client, &self.exit] {
-            // The router would see a GSO batch as one long packet.
+            // Segmentation offload is turned off, because the router would treat a GSO batch as one long packet.
             host.sh("ethtool -K eth0 tx-udp-segmentation off").ok();
         }
         self.filter(&format!(
@@ -161,7 +161,7 @@ impl Net {
         self.filter("udp dport 443 drop; udp sport 443 drop;");
     }
 
-    /// Applies nftables rules to everything that the router receives from client and exit.
+    /// Applies nftables rules to all packets that the router receives from client and exit.
     pub fn filter(&self, rules: &str) {
         self.unfilter();
         for device in ["to-client", "to-exit"] {

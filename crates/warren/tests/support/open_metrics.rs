@@ -197,7 +197,7 @@ fn end_of_value(text: &str) -> Option<usize> {
     })
 }
 
-/// Checks that the scrape has every metric that a panel or a rule names, and that the documentation has every family.
+/// Checks that the scrape has every metric that a panel or rule uses, and that the documentation lists every family.
 #[track_caller]
 pub fn assert_configs_name_what_exists(scraped: &OpenMetrics) {
     assert_dashboard_is_one();

@@ -1,4 +1,4 @@
-//! Peers other than Warren's binary. They speak another protocol or another version, or speak out of turn.
+//! Peers other than Warren's binary, which use another protocol or version, or send messages at the wrong time.
 
 use std::future::poll_fn;
 use std::net::{SocketAddr, UdpSocket};
@@ -30,7 +30,7 @@ pub fn exit_of_another_protocol(net: &Net, key: PrivateKey) {
     });
 }
 
-/// Answers at the exit's address with its key, but with protocol version 2, and says so to every Hello.
+/// Answers at the exit's address with its key, but answers every Hello with protocol version 2.
 pub fn exit_of_version_2(net: &Net, key: PrivateKey) {
     listen(&net.exit, move |socket| async move {
         let settings = TransportSettings::default();

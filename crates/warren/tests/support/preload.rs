@@ -1,4 +1,4 @@
-//! The tests' own libraries, which are loaded before the C library and simulate a different host.
+//! Libraries of the tests, which are loaded before the C library and simulate a different host.
 
 use std::process::Command;
 

@@ -40,7 +40,7 @@ impl Probing {
             let mut sent = 0;
             while !stopped.load(Ordering::Relaxed) {
                 for (any, target) in [("0.0.0.0:0", Net::INTERNET_V4), ("[::]:0", Net::INTERNET_V6)] {
-                    // A probe may be refused or go through the tunnel. Both are fine.
+                    // Errors are ignored, because a probe may be refused or go through the tunnel.
                     drop(UdpSocket::bind(any).unwrap().send_to(b"probe", (target, PORT)));
                     sent += 1;
                 }

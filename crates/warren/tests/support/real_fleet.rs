@@ -87,7 +87,7 @@ impl<'net> RealFleet<'net> {
         }
     }
 
-    /// Signs a roster with all exits, and waits until each of them has it.
+    /// Signs a roster of all exits, and waits until each exit has it.
     pub fn sign(&self) {
         let key = self.directory.path().join("fleet.key");
         let length = |exit: &Exit<'_>| exit.status().number("/fleet/roster_bytes");
@@ -103,7 +103,7 @@ impl<'net> RealFleet<'net> {
         }
     }
 
-    /// Kills an exit, which then says goodbye to nobody.
+    /// Kills an exit, so that it sends no Goodbye to its clients.
     pub fn kill(&mut self, exit: usize) {
         self.exits[exit].stop(Signal::KILL);
     }
@@ -119,7 +119,7 @@ pub fn endpoint(number: usize) -> SocketAddr {
     format!("192.0.{}.2:443", 10 + number).parse().unwrap()
 }
 
-/// A member on an exit's host. Only the host itself reaches it as a client, so it needs no certificates.
+/// Starts a member on an exit's host. Only programs on this host can connect to it as clients, so it needs no certificates.
 fn member(
     etcd: &std::path::Path,
     hosts: &[Namespace],

@@ -1,5 +1,5 @@
-//! A wire with a rate, a queue, a delay and random loss each way. It is a relay on the router. Clients use its address as the
-//! exit's.
+//! A wire with a rate, a queue, a delay and random loss each way. It is a relay on the router, whose address clients use as the
+//! exit's address.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -94,7 +94,7 @@ impl Way {
         let bits = 8 * (bytes.len() as u64 + 28);
         *free = start + Duration::from_nanos(bits * 1_000 / self.wire.megabits);
         let due = *free + self.wire.delay;
-        // Sent while the lock is held, so that datagrams stay in order.
+        // The datagram is queued while the lock is held, so that datagrams stay in order.
         self.moving.send(Moving { due, bytes: bytes.to_vec(), through: through.clone(), to }).ok();
     }
 }

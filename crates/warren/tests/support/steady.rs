@@ -1,4 +1,5 @@
-//! A flow that never pauses: an echo request every 20 ms from a client's host to the internet host. It shows when packets are lost.
+//! A continuous flow of an echo request every 20 ms from a client's host to the internet host, by which lost packets are
+//! detected.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ const EVERY: Duration = Duration::from_millis(20);
 /// How long an answer may take before its request counts as lost.
 const LATE: Duration = Duration::from_millis(1_500);
 
-/// A running flow. Dropping it ends it.
+/// A running flow. Dropping this value ends the flow.
 #[derive(Debug)]
 pub struct Steady {
     shared: Arc<Shared>,
@@ -62,7 +63,7 @@ impl Steady {
         flow
     }
 
-    /// How many requests were sent up to now: a place in the flow for the other questions.
+    /// Returns the number of requests sent so far, which marks a position in the flow for the other functions.
     pub fn mark(&self) -> usize {
         self.shared.requests.lock().unwrap().len()
     }

@@ -1,4 +1,4 @@
-//! Clients that ignore what the exit says. When the exit tells them to go, they keep sending, and then connect again and again.
+//! Clients that ignore the exit's messages. When the exit sends a Goodbye, they keep sending, and then connect again and again.
 //!
 //! They have neither a TUN device nor the session's state machine, which stops at a Goodbye.
 
@@ -18,21 +18,21 @@ use warren_session::message::{Attach, Hello, Message, MessageDecoder, Welcome, e
 use super::library_client::{runtime, udp};
 use super::{Namespace, Net};
 
-/// How often each client connects again.
+/// How many times each client connects again.
 pub const TRIES: u64 = 20;
 /// The first client's destination port on the internet host. Each further client uses the next port.
 pub const FIRST_PORT: u16 = 5_400;
 
 /// The pause between two packets. This makes a hundred packets a second.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// Packets that are sent before an answer, and as many after it.
+/// The number of packets that are sent before an answer, and again after it.
 const BLIND: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Clients on one thread of a host, which send from the start.
 #[derive(Debug)]
 pub struct StubbornClients {
-    /// In the order of their keys.
+    /// One account for each client, in the order of the keys.
     pub accounts: Vec<Arc<Account>>,
     orders: Arc<AtomicU8>,
     thread: std::thread::JoinHandle<()>,
@@ -87,7 +87,7 @@ impl StubbornClients {
         self.orders.store(MOVED, SeqCst);
     }
 
-    /// Makes each client connect again [`TRIES`] times, and waits for that.
+    /// Makes each client connect again [`TRIES`] times, and waits until they have done so.
     pub fn come_again(self) -> Vec<Arc<Account>> {
         self.end(COMING_AGAIN)
     }
@@ -116,7 +116,7 @@ struct StubbornClient {
 
 impl StubbornClient {
     fn new(key: PrivateKey, exit_key: PublicKey, port: u16, account: Arc<Account>) -> Self {
-        // Without congestion control the client keeps sending although it hears nothing.
+        // Congestion control is off, so that the client keeps sending although it receives nothing.
         let settings = TransportSettings {
             driver: Driver::Warren,
             congestion: Congestion::Off.into(),
@@ -232,7 +232,7 @@ impl StubbornClient {
         }
     }
 
-    /// Lets its connections work, and discards whatever they receive.
+    /// Keeps its connections running, and discards all data that they receive.
     async fn run_until(&mut self, until: Instant) {
         let mut inbox = Inbox::new();
         loop {

@@ -1,8 +1,7 @@
 //! A host with a real systemd as PID 1, in its own PID, mount, cgroup, UTS and IPC namespaces. Its files are an overlay
 //! over this machine's files, or over those of another Debian.
 //!
-//! Besides the journal, only units that a test enables start at boot. Killing that PID 1 ends the host, with everything
-//! that ran below it.
+//! At boot, only the journal and the units that a test enables are started. Killing systemd ends all processes of the host.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,10 +51,10 @@ impl Files {
         }
         files.write("etc/machine-id", "0123456789abcdef0123456789abcdef\n");
         files.write("etc/hostname", "warren-test\n");
-        // A namespace does not need a machine's early boot, such as checking disks.
+        // The target for early boot is replaced, because a namespace does not need its steps, such as checking disks.
         files.write("etc/systemd/system/sysinit.target", SYSINIT);
         files.write("etc/systemd/system/multi-user.target", MULTI_USER);
-        // The kernel's log does not belong to this host.
+        // The journal must not read the kernel's log, which is the machine's.
         files.write("etc/systemd/journald.conf", "[Journal]\nStorage=volatile\nReadKMsg=no\nAudit=no\n");
         files
     }
@@ -103,7 +102,7 @@ impl Files {
     }
 }
 
-/// A booted host. Dropping it ends systemd and everything below it.
+/// A booted host. Dropping this value ends systemd and all its child processes.
 #[derive(Debug)]
 pub struct Systemd<'net> {
     pub host: &'net Namespace,
@@ -203,8 +202,8 @@ impl<'net> Systemd<'net> {
         self.files.as_ref().expect("the power was not cut")
     }
 
-    /// Ends everything at once. What was not on disk is lost: `/run`, and Warren's changes to the network. The result
-    /// can be booted again.
+    /// Ends all processes at once, and removes everything that is not on disk: `/run`, and Warren's changes to the network. The
+    /// result can be booted again.
     pub fn cut_power(mut self) -> Files {
         self.end();
         self.host.sh(FORGET).ok();
@@ -233,7 +232,7 @@ impl Drop for Systemd<'_> {
     }
 }
 
-/// Undoes what a real boot would lose: the network namespace survives the boot.
+/// Commands that remove what a real boot would remove, because the network namespace is kept.
 const FORGET: &str = "nft flush ruleset; for version in 4 6; do \
                       while ip -$version rule delete protocol 87 2>/dev/null; do :; done; \
                       ip -$version route flush table all protocol 87 || true; done";

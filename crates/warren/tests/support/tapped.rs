@@ -1,4 +1,4 @@
-//! A client's connection through a tap, which learns the exit's connection IDs and can corrupt the exit's answers.
+//! A client's connection through a relay (the tap) that learns the exit's connection IDs and can corrupt the exit's answers.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct TappedClient {
     endpoint: Endpoint,
     tap: Arc<Tap>,
-    /// Dropped last, because the other fields run in it.
+    /// This field is dropped last, because the other fields run in the runtime.
     runtime: Runtime,
 }
 
@@ -70,7 +70,7 @@ impl TappedClient {
         self.tap.id.lock().unwrap().unwrap()
     }
 
-    /// Whether the tap flips a bit at the end of each datagram from the exit from now on.
+    /// Sets whether the tap flips a bit at the end of each datagram from the exit.
     pub fn spoil(&self, spoils: bool) {
         self.tap.spoils.store(spoils, SeqCst);
     }
@@ -117,7 +117,7 @@ async fn pass(client: UdpSocket, tap: Arc<Tap>) {
                 drop(exit.send(&said[..length]).await);
             }
             received = exit.recv(&mut answered) => {
-                // While no exit listens, its host answers with ICMP errors.
+                // Receiving fails while no exit listens, because the host answers with ICMP errors.
                 let (Ok(length), Some(address)) = (received, address) else { continue };
                 if tap.spoils.load(SeqCst) {
                     answered[length - 1] ^= 1;

@@ -71,7 +71,8 @@ impl Terminal {
     pub fn signal(&self, which: Signal) {
         let own = self.child.id();
         let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
-        // `setsid` is replaced by the program. If it led a process group, it stays as the program's parent.
+        // `setsid` replaces itself by the program. But if `setsid` was the leader of a process group, it stays as the program's
+        // parent.
         let program = children.split_whitespace().next().map_or(own, |child| child.parse().unwrap());
         signal(i32::try_from(program).unwrap(), which);
     }
@@ -141,7 +142,7 @@ fn attach(mut command: Command, terminal: &File) -> Child {
     command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap()
 }
 
-/// Interprets the few control sequences that are used.
+/// The content of a screen. Only the few control sequences that Warren uses are interpreted.
 struct Screen {
     cells: Vec<Vec<char>>,
     row: usize,

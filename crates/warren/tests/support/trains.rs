@@ -1,5 +1,6 @@
-//! Sends more packets than a core can send one at a time: many small ones in one system call. A firewall rule counts the
-//! arrivals, so no receiver is needed. Single sends cannot overload a tunnel, because the kernel makes the sender wait for the TUN.
+//! Sends packets at a higher rate than single sends allow, by sending many small ones in one system call. A firewall rule counts
+//! the arrivals, so no receiver is needed. Single sends cannot overload a tunnel, because the kernel makes the sender wait for
+//! the TUN.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -16,11 +17,12 @@ const TRAINS: [u64; 2] = [128, 64];
 const MOST_BYTES: u64 = 60_000;
 const PORT: u16 = 5_302;
 
-/// The most packets of `length` bytes that arrive per second. Raises the offered rate until a tenth is lost or cannot be sent.
+/// Finds the highest number of packets of `length` bytes that arrive per second. Raises the offered rate until a tenth is lost or
+/// cannot be sent.
 pub fn capacity(net: &Net, length: u64) -> u64 {
     const LASTING: u64 = 2;
     let (mut most, mut offered, mut too_many) = (0, 20_000, 0);
-    // A shared machine may pause once, so one bad result does not end the search.
+    // One bad result does not end the search, because a shared machine may pause.
     while too_many < 2 {
         let Flood { received, .. } = offer(net, offered, length, seconds(LASTING));
         most = most.max(received / LASTING);
@@ -53,11 +55,11 @@ pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Floo
         let (mut tick, mut sent) = (start, train);
         while start.elapsed() < lasting {
             let due = u64::try_from(start.elapsed().as_micros()).unwrap() * per_second / 1_000_000;
-            // Limits the catching up after a pause of the machine.
+            // The number is limited, so that a pause of the machine does not lead to a large burst.
             for _ in 0..(due.saturating_sub(sent) / train).min(80) {
                 sent += if send(train) { train } else { 0 };
             }
-            // Sending time counts as part of the pause.
+            // The time that sending took is part of the interval.
             tick = (tick + Duration::from_millis(1)).max(Instant::now());
             std::thread::sleep(tick.saturating_duration_since(Instant::now()));
         }
@@ -66,7 +68,7 @@ pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Floo
     let sent = sending.join().unwrap();
     std::thread::sleep(Duration::from_millis(500));
     let listed = net.internet.host.sh("nft list table inet trains").ok();
-    // A large merged packet has its headers once.
+    // A merged packet has its headers only once, so the number of packets is computed from the bytes.
     let (packets, bytes) = packets_and_bytes_of_one(&listed);
     Flood { sent, received: (bytes - packets * HEADERS) / length }
 }

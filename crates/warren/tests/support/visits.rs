@@ -1,4 +1,4 @@
-//! Visitors of a forwarded service, and the service. The service tells each visitor the address that it sees.
+//! Visitors of a forwarded service, and the service, which tells each visitor the visitor's address.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -13,7 +13,7 @@ use super::Namespace;
 /// How long a visitor waits for each step.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
-/// A service on TCP and UDP, bound to all addresses of a host. It tells each visitor the address that it sees, and then echoes.
+/// A service on TCP and UDP, bound to all addresses of a host. It tells each visitor the visitor's address, and then echoes.
 #[derive(Debug)]
 pub struct Service {
     visitors: Arc<AtomicUsize>,
@@ -65,7 +65,8 @@ impl Drop for Service {
     }
 }
 
-/// Serves one visitor until either ends. Also sends unasked, so that an abandoned connection is never silent.
+/// Serves one visitor until the visitor or the service ends. Also sends data unasked, so that packets of an abandoned connection
+/// are visible.
 fn serve(mut stream: TcpStream, peer: SocketAddr, stopped: &AtomicBool) {
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -91,7 +92,7 @@ fn serve(mut stream: TcpStream, peer: SocketAddr, stopped: &AtomicBool) {
 /// The result of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// The service answered. The visitor's own address, and the one that the service saw.
+    /// The service answered. `own` is the visitor's own address, and `seen` is the one that the service saw.
     Answered { own: SocketAddr, seen: SocketAddr },
     /// The service did not answer.
     Failed,
@@ -157,7 +158,7 @@ impl Held {
         self.answers.load(Ordering::Relaxed)
     }
 
-    /// Asks for almost a second. Returns whether anything new has come.
+    /// Sends requests for almost a second. Returns whether there was a new answer.
     pub fn is_answered(&self) -> bool {
         let begun = Instant::now();
         let mut before = None;
@@ -167,7 +168,7 @@ impl Held {
                 Asks::Udp(socket) => socket.send(b"?"),
             };
             std::thread::sleep(Duration::from_millis(20));
-            // Does not count the first answers, which may have been on their way already.
+            // Answers in the first 200 ms are not counted, because they may belong to earlier requests.
             if begun.elapsed() > Duration::from_millis(200) {
                 before.get_or_insert_with(|| self.answers());
             }
@@ -195,7 +196,7 @@ pub fn visit(host: &Namespace, from: Option<IpAddr>, to: SocketAddr) -> Visit {
     host.enter(inside).join().unwrap().unwrap_or(Visit::Failed)
 }
 
-/// Asks a service over UDP, several times. Returns the visitor's own address, and the one that the service saw.
+/// Sends several requests to a service over UDP. Returns the visitor's own address, and the one that the service saw.
 pub fn visit_udp(host: &Namespace, to: SocketAddr) -> Option<(SocketAddr, SocketAddr)> {
     let socket = udp(host, to);
     let mut buffer = [0; 64];
@@ -218,7 +219,7 @@ fn udp(host: &Namespace, to: SocketAddr) -> UdpSocket {
     host.enter(open).join().unwrap()
 }
 
-/// A socket of both IP versions shows IPv4 addresses within IPv6.
+/// Converts an IPv4-mapped address, as a dual-stack socket reports it, to IPv4.
 fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }

@@ -34,10 +34,11 @@ impl<'net> WireGuardGo<'net> {
         Self::up_by(&["env", "LOG_LEVEL=verbose", program, "--foreground"], host, file)
     }
 
-    /// Does [`Self::up`] with another program that has the same control socket. The device's name follows its arguments.
+    /// Like [`Self::up`], with another program that has the same control socket. The device's name is added to the program's
+    /// arguments.
     pub fn up_by(program: &[&str], host: &'net Namespace, file: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // Control sockets of all hosts are in one directory.
+        // The device's name must be unique, because the control sockets of all hosts are in one directory.
         let device = format!("wg{}x{}", std::process::id() % 100_000, COUNT.fetch_add(1, Ordering::Relaxed));
         let process = host.start(&[program, &[device.as_str()]].concat());
         let this = Self { host, device, _process: process };
@@ -52,7 +53,7 @@ impl<'net> WireGuardGo<'net> {
         host.sh(&format!("ip link set {} mtu {mtu} up", this.device)).ok();
         let routes = [Net::INTERNET_V4, Net::INTERNET_V6, "10.66.0.0/16", "fd66:6666::/64"];
         for route in routes {
-            // A host without an IPv6 address in the tunnel has no route for it either.
+            // Errors are ignored, because without an IPv6 address in the tunnel, an IPv6 route cannot be added.
             host.sh(&format!("ip route add {route} dev {}", this.device));
         }
         this
@@ -128,7 +129,7 @@ fn program() -> Option<&'static Path> {
     PROGRAM.get_or_init(build).as_deref()
 }
 
-/// The command line of gotatun, Mullvad's implementation of WireGuard in Rust. Without it, says how to get it.
+/// The command line of gotatun, Mullvad's implementation of WireGuard in Rust. If it is missing, prints how to get it.
 pub fn gotatun() -> Option<[&'static str; 3]> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {
@@ -144,7 +145,7 @@ pub fn gotatun() -> Option<[&'static str; 3]> {
     None
 }
 
-/// The file in the words of the control socket.
+/// Translates the file into the language of the control socket.
 fn configuration(file: &str) -> String {
     let key = |name: &str| values(file, name).pop().map(|key| hex(&STANDARD.decode(key).unwrap()));
     let mut text = format!("set=1\nprivate_key={}\nreplace_peers=true\n", key("PrivateKey").unwrap());

@@ -17,7 +17,7 @@ impl Connections {
         self.beside = Some(SessionConnections::begin(self.sessions, connection, way, key));
     }
 
-    /// Makes the second session the one in use. The one that was in use becomes the second session.
+    /// Swaps the two sessions: the second session becomes the session in use, and the session in use becomes the second one.
     pub(in crate::daemon) fn swap(&mut self, now: Instant) {
         let Some(beside) = &mut self.beside else { return };
         std::mem::swap(&mut self.own, beside);
@@ -47,13 +47,14 @@ impl Connections {
         self.place_of(connection).is_some_and(|(which, _)| which == Which::Beside)
     }
 
-    /// Orders a connection of a session, over the way that the session's connection 0 took. Returns `None` without a way.
+    /// Orders a connection of a session to the same exit and address as the session's connection 0. `None` if the session has no
+    /// connection 0 yet.
     pub(in crate::daemon) fn order_for(&self, which: Which) -> Option<Ordered> {
         let session = self.of(which)?;
         Some(Ordered::for_session(session.way?.remote, session.number))
     }
 
-    /// The way that a session's connections take.
+    /// The exit and address that a session's connections use.
     pub(in crate::daemon) fn way_of(&self, which: Which) -> Option<Way> {
         self.of(which)?.way
     }
@@ -63,7 +64,7 @@ impl Connections {
         self.of(which)?.with_index(index)
     }
 
-    /// Since when all of a session's connections have been unanswered. `None` if any is answered.
+    /// The time since which the exit has answered on none of a session's connections. `None` if it answers on at least one.
     pub(in crate::daemon) fn silent_since(&self, which: Which) -> Option<Instant> {
         self.of(which)?.silence.silent_since()
     }

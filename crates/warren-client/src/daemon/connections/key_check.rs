@@ -1,8 +1,8 @@
 //! Checks whether the exit has the key that it has announced, by opening a separate connection.
 //!
-//! If the exit names a new key in a session, only connections that are opened later use that key. So the client opens one more
-//! connection at once, which accepts only that key, and closes it again. Both sides then know that the key works before the old one is
-//! retired.
+//! If the exit announces a new key in a session, only connections that are opened later use that key. So the client opens one
+//! more connection at once, which accepts only that key, and closes it again. Both sides then know that the key works before the
+//! old one is retired.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::{Connections, Ordered, Which};
 use crate::kill_switch::Lockdown;
 use warren_tunnel::WorkerHandle;
 
-/// How long to wait for the answer to a check before the next one begins.
+/// Minimum time between two checks of the same key.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 
 impl Connections {

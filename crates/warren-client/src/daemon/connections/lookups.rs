@@ -36,7 +36,7 @@ impl Lookups {
         self.servers = servers;
     }
 
-    /// Looks up the name of the exit at `place`, unless a look-up for it is under way.
+    /// Looks up the name of the exit at the list position `place`, unless a look-up for this exit is under way.
     pub(super) fn start(&mut self, place: usize, endpoint: &Endpoint, lockdown: &Lockdown) {
         if !self.running.insert(place) {
             return;
@@ -47,8 +47,8 @@ impl Lookups {
         let is_closed = lockdown.is_closed();
         tokio::spawn(async move {
             let mut addresses = lookup(&endpoint, &servers).await;
-            // A resolver on this host asks other servers itself. The kill switch blocks those queries, because it lets out
-            // only the daemon's own.
+            // A resolver on this host sends queries to other servers. A closed kill switch blocks these queries, because it
+            // allows only the daemon's own queries.
             if let Err(sentence) = &mut addresses
                 && is_closed
                 && servers.are_local().await

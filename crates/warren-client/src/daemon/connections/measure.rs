@@ -31,8 +31,8 @@ impl Connections {
         self.measuring.asked.is_some()
     }
 
-    /// Starts to measure all exits of the roster. Names that have not been looked up are looked up for the next
-    /// measurement.
+    /// Starts to measure all exits of the roster whose addresses are known. Starts look-ups for the others, so that the next
+    /// measurement can include them.
     ///
     /// # Errors
     /// When this process may not mark its sockets.
@@ -57,7 +57,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Takes a connection out of the measurement, if it was opened for one. Its handshake is complete, so its exit has answered.
+    /// If a connection with a complete handshake was opened for a measurement, removes it from the measurement and returns its
+    /// exit and address.
     pub(in crate::daemon) fn take_measured(&mut self, connection: ConnectionId) -> Option<Way> {
         self.measuring.running.remove(&connection)
     }

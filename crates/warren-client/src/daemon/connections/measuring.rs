@@ -1,4 +1,4 @@
-//! Measures the round-trip times to the roster's exits: when a measurement is due, and its results.
+//! The state of round-trip time measurements: when the next one is due, and the results of the current one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};

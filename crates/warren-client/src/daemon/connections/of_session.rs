@@ -15,18 +15,18 @@ use crate::exits::Way;
 pub(super) struct SessionConnections {
     /// Distinguishes the sessions of this process. Both sessions of a move use the same indices.
     pub(super) number: u64,
-    /// The way that connection 0 took. The others take the same.
+    /// The exit and address of connection 0, which the session's other connections use too.
     pub(super) way: Option<Way>,
     pub(super) indices: HashMap<ConnectionId, u32>,
     pub(super) remotes: HashMap<u32, SocketAddr>,
-    /// The attached connections that are not answered, and what to do about them.
+    /// Tracks the attached connections on which the exit does not answer, and decides what to do about them.
     pub(super) silence: Vigil,
     /// The exit's key on each connection.
     pub(super) proven: HashMap<u32, PublicKey>,
 }
 
 impl SessionConnections {
-    /// Begins with a connection 0 whose handshake is done.
+    /// Creates the connections of a session whose connection 0 has completed its handshake.
     pub(super) fn begin(number: u64, connection: ConnectionId, way: Way, key: PublicKey) -> Self {
         Self {
             number,

@@ -26,7 +26,7 @@ pub(in crate::daemon) struct Ordered {
     pub(super) is_cancelled: bool,
 }
 
-/// The part that a connection takes in a race.
+/// The role of a connection in a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Racer {
     /// The race's number. It shows whether that race is still under way when the worker answers.

@@ -1,4 +1,4 @@
-//! Starts, runs and judges races for a way to an exit.
+//! Runs races, in which the client tries several exits and addresses, and evaluates the winners.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -19,7 +19,7 @@ impl Connections {
         self.race.as_ref().is_some_and(|race| race.purpose == purpose)
     }
 
-    /// Starts a race, and ends any race under way. Known addresses run at once, while the names are looked up.
+    /// Starts a race, and ends any race under way. Known addresses are tried immediately, while names are looked up.
     pub(in crate::daemon) async fn start_race(
         &mut self,
         worker: &WorkerHandle,
@@ -36,9 +36,9 @@ impl Connections {
             Purpose::Attempt | Purpose::Scout => self.exits.order(now),
         };
         let places = self.exits.with_ranks(&places);
-        // A scout looks for another way. The connections of the silent way stay open.
+        // A `Scout` race does not try the address in use, because the silent connections to it stay open.
         let excluded = self.own.way.filter(|_| purpose == Purpose::Scout);
-        // The look-ups may bring further addresses, so the race does not end before the look-ups do.
+        // The race does not end before the look-ups do, because they may find further addresses.
         let mut race = Race::new(!places.is_empty());
         for (place, rank) in &places {
             self.exits.enter(&mut race, *place, *rank, now, excluded);
@@ -58,8 +58,7 @@ impl Connections {
         });
     }
 
-    /// Stores the looked-up addresses of an exit. Returns whether a race is under way, because that race may have more ways to
-    /// try now.
+    /// Stores the looked-up addresses of an exit. Returns whether a race is under way, which may now try these addresses too.
     pub(in crate::daemon) fn take_lookup(&mut self, LookupAnswer { place, addresses }: LookupAnswer) -> bool {
         self.lookups.ended(place);
         let learnt = self.exits.learn(place, addresses);
@@ -77,12 +76,13 @@ impl Connections {
         true
     }
 
-    /// When the race has its next connection to begin.
+    /// When the next connection of the race must be started.
     pub(in crate::daemon) fn race_due(&self) -> Option<Instant> {
         self.race.as_ref()?.race.due()
     }
 
-    /// Begins the connections that are due. Returns the end of connection 0 if the session waits for it and every way has failed.
+    /// Starts the connections of the race that are due. If every way has failed and the session waits for connection 0, returns
+    /// this failure as the end of connection 0.
     ///
     /// # Errors
     /// When this process may not mark its sockets.
@@ -104,7 +104,8 @@ impl Connections {
             Purpose::Attempt => {
                 return Ok(Some(Ended { which: Which::InUse, index: 0, end: lost.into_failure() }));
             }
-            // The silent connections are still there and may be answered again, so nothing has ended.
+            // The session's silent connections still exist and the exit may answer on them again, so the session has lost
+            // nothing.
             Purpose::Scout | Purpose::Nearer | Purpose::Leave => {}
             Purpose::Failback => {
                 self.failback.answered(false);
@@ -120,7 +121,7 @@ impl Connections {
         Some((race.purpose, way))
     }
 
-    /// Decides what a race's winner means for the session.
+    /// Decides how the session uses the winner of a race.
     pub(in crate::daemon) fn judge_winner(&mut self, purpose: Purpose, way: Way) -> Winner {
         // Records that the exit has proven its key at this address, even if it is too early to move to the address.
         self.exits.works(way);

@@ -29,11 +29,11 @@ pub(super) struct RunningRace {
     pub(super) purpose: Purpose,
     pub(super) race: Race<Way>,
     pub(super) begun: Instant,
-    /// The places of the exits that take part, in order. Each comes with the number of exits before it.
+    /// The list positions of the exits that take part, in order. Each is paired with the number of exits before it.
     pub(super) places: Vec<(usize, usize)>,
     /// The places of the exits whose names are being looked up.
     pub(super) awaited: BTreeSet<usize>,
-    /// The way in use, which takes no part.
+    /// The exit and address in use, which this race does not try.
     pub(super) excluded: Option<Way>,
     /// The connections whose handshakes are under way.
     pub(super) runners: HashMap<ConnectionId, Way>,
@@ -42,13 +42,13 @@ pub(super) struct RunningRace {
 }
 
 impl RunningRace {
-    /// Records that a way has failed, and how its connection ended.
+    /// Records that the connection to an address has failed, and why.
     pub(super) fn failed(&mut self, way: &Way, end: ConnectionEnd) {
         self.race.failed(way);
         self.failure = Some(end);
     }
 
-    /// Why every way has failed.
+    /// Returns why the last address has failed, or that there was no address to try.
     pub(super) fn into_failure(self) -> ConnectionEnd {
         self.failure.unwrap_or_else(|| {
             ConnectionEnd::Lost(

@@ -1,4 +1,4 @@
-//! Handles connections that their exit no longer answers, and ends connections that are no longer wanted.
+//! Handles connections on which the exit no longer answers, and ends connections that are no longer wanted.
 
 use std::time::Instant;
 
@@ -20,9 +20,9 @@ impl Connections {
         reason: Goodbye,
     ) {
         let Some(number) = self.of(which).map(|session| session.number) else { return };
-        // An order cannot be taken back. The worker will answer it, and `opened` then closes the connection.
+        // An order that was sent to the worker cannot be cancelled. When the worker answers, `opened` closes the connection.
         self.ordered.cancel(index, number);
-        // Until the race has a winner, there is no connection 0 to close, only the race for it.
+        // Until the race has a winner, there is no connection 0 to close. The race is aborted instead.
         if which == Which::InUse && index == 0 && self.races_for(Purpose::Attempt) {
             self.abort_race(worker).await;
         }
@@ -36,8 +36,8 @@ impl Connections {
         }
     }
 
-    /// Records that a connection has become silent, or is answered again. Returns true if all of the session's
-    /// connections were silent and one of them is answered again.
+    /// Records that the exit has stopped answering on a connection, or answers again. Returns true if all of the session's
+    /// connections were silent and the exit answers again on one of them.
     pub(in crate::daemon) async fn take_answers(
         &mut self,
         worker: &WorkerHandle,
@@ -46,19 +46,20 @@ impl Connections {
     ) -> bool {
         let Some((which, index)) = self.place_of(connection) else { return false };
         if let (Which::Beside, Some(beside)) = (which, &mut self.beside) {
-            // This matters only once the client uses that session.
+            // The second session's silence is only recorded. It matters once the client uses that session.
             beside.silence.answers(Instant::now(), index, answers);
             return false;
         }
         tracing::debug!(index, answers, "a connection's path changed");
         if !answers && !self.own.silence.has_silent() {
-            // An idle connection does not notice that its path is dead, so each connection now asks its peer for a sign of life.
+            // An idle connection does not notice that its path is dead, so each connection now sends a packet that the exit must
+            // acknowledge.
             worker.send_all(SharedCommand::Rouse).await;
         }
         let was_silent = self.own.silence.is_silent();
         self.own.silence.answers(Instant::now(), index, answers);
         let is_back = was_silent && !self.own.silence.is_silent();
-        // The old way works again, so the search for another one ends.
+        // The address in use works again, so the race for another one ends.
         if is_back && self.races_for(Purpose::Scout) {
             self.abort_race(worker).await;
         }
@@ -70,13 +71,14 @@ impl Connections {
         self.own.silence.timeout()
     }
 
-    /// Moves silent connections to other local ports. Returns whether all are silent, so that another way has to be found.
+    /// Moves silent connections to other local ports. Returns true if all connections are silent, so that the caller must look
+    /// for another way.
     pub(in crate::daemon) async fn handle_silence(&mut self, worker: &WorkerHandle) -> bool {
         let mut scouts = false;
         for action in self.own.silence.handle_timeout(Instant::now()) {
             match action {
                 VigilAction::Rebind { index } => self.rebind(worker, index).await,
-                // If a search is under way, it continues. Starting again would abort it.
+                // If a race is under way, it continues, because starting another race would abort it.
                 VigilAction::Scout => scouts = !self.races_for(Purpose::Scout),
             }
         }

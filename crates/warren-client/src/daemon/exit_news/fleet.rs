@@ -1,4 +1,4 @@
-//! Follows the fleet of the exits: takes rosters, and chooses among their exits by their round-trip times.
+//! Follows the exits' fleet: takes its rosters, and chooses among the rosters' exits by round-trip time.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::daemon::sessions::Sessions;
 use crate::kill_switch::Lockdown;
 use warren_config::ClientProfile;
 
-/// When to measure again to be sure that another exit is nearer.
+/// The time until a second measurement, which must confirm that another exit is nearer.
 const CONFIRM_AFTER: Duration = Duration::from_secs(20);
 /// Interval between regular measurements of the exits.
 const MEASURE_EVERY: Duration = Duration::from_secs(3_600);

@@ -14,8 +14,8 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 /// How often the exits are asked again, so that a client works again without a command once an operator has enabled it.
 const ASK_EVERY: Duration = Duration::from_secs(300);
 
-/// A waiting `up` is told of unproven answers once this many have come over this period. A single answer is easily
-/// forged.
+/// A waiting `up` is told of unproven answers after this many of them, if they were spread over [`UNPROVEN_FOR`]. A single answer
+/// is easily forged.
 const UNPROVEN_ANSWERS: u32 = 3;
 const UNPROVEN_FOR: Duration = Duration::from_secs(2);
 
@@ -26,7 +26,7 @@ pub(in crate::daemon) struct Refusal {
     is_first_try: bool,
     refused: Option<Refused>,
     unproven: UnprovenAnswers,
-    /// The failure with which the daemon will end.
+    /// The error with which the daemon will end, if it is to end.
     last_word: Option<Failure>,
 }
 
@@ -34,7 +34,7 @@ pub(in crate::daemon) struct Refusal {
 struct Refused {
     reason: Goodbye,
     sentence: String,
-    /// When to ask the exits again. `None` when that would take the session from another host.
+    /// When to ask the exits again. `None` if a new session would replace that of another host.
     ask_at: Option<Instant>,
 }
 
@@ -79,7 +79,8 @@ impl Refusal {
         }
     }
 
-    /// Records for a waiting `up` why no exit can be reached, although the cause may pass.
+    /// If an `up` waits, makes the daemon end with this message about why no exit can be reached, even though the cause may be
+    /// temporary.
     pub(in crate::daemon) fn give_up(&mut self, sentence: String) {
         if self.last_word.is_none() && self.is_waited_for() {
             self.last_word = Some(Failure::new(ExitCode::TimedOut, sentence));
@@ -96,14 +97,16 @@ impl Refusal {
         self.unproven = UnprovenAnswers::default();
     }
 
-    /// Records for a waiting `up` that the exit has no free address, although that may pass.
+    /// If an `up` waits, makes the daemon end with a message that the exit has no free address, even though that may be
+    /// temporary.
     pub(in crate::daemon) fn take_empty_pool(&mut self, sentence: impl FnOnce() -> String) {
         if self.is_waited_for() {
             self.last_word = Some(Failure::new(ExitCode::Refused, sentence()));
         }
     }
 
-    /// The exits' reason, if the daemon keeps running and keeps the tunnel's traffic blocked. `None` if the daemon ends.
+    /// Returns the exits' reason if the daemon must keep running with the tunnel's traffic blocked. `None` if the daemon must
+    /// end.
     pub(in crate::daemon) fn stays_for(
         &self,
         stop: &Stop,
@@ -117,7 +120,7 @@ impl Refusal {
 
     /// Records that every exit has refused for good.
     pub(super) fn refuse(&mut self, now: Instant, reason: Goodbye, sentence: String) {
-        // Asking would take the session from the host that has it now, and that host would take it back.
+        // After `Replaced`, asking would take the session from the host that has it now, and that host would take it back.
         let ask_at = (reason != Goodbye::Replaced).then(|| now + ASK_EVERY);
         self.is_first_try = false;
         self.refused = Some(Refused { reason, sentence, ask_at });
@@ -151,11 +154,11 @@ impl Refusal {
         true
     }
 
-    /// Applies a profile that was read again. Returns whether to ask the exits now, because the old profile may be why they
-    /// refused.
+    /// Applies a profile that was read again. Returns whether to ask the exits now, because the old profile may have been the
+    /// reason for the refusal.
     pub(in crate::daemon) fn follow(&mut self, when_refused: WhenRefused) -> bool {
         let Some(refused) = &self.refused else { return false };
-        // With this setting, a refused daemon ends, and the host's traffic is no longer blocked.
+        // With `when_refused = "open"`, a refused daemon ends, and the host's traffic is no longer blocked.
         if when_refused == WhenRefused::Open {
             self.last_word = Some(Failure::new(ExitCode::Refused, refused.sentence.clone()));
             return false;
@@ -175,7 +178,7 @@ impl Refusal {
         self.refused = None;
     }
 
-    /// Ends the daemon, if it is to end.
+    /// Returns the error with which the daemon must end, if there is one.
     ///
     /// # Errors
     /// The message for `up`: [`ExitCode::Refused`] if an exit has refused, [`ExitCode::TimedOut`] if no exit can be reached.
@@ -242,7 +245,7 @@ mod tests {
         assert!(!refusal.follow(WhenRefused::Open) && refusal.say_last_word().is_err());
     }
 
-    /// The refusals of a daemon that no `up` waits for.
+    /// The refusal state of a daemon without a waiting `up`.
     fn refusal() -> Refusal {
         Refusal::new(DaemonDirectory::new(std::path::Path::new("/nonexistent"), "home"))
     }

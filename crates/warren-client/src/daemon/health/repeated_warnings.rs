@@ -58,7 +58,7 @@ mod tests {
     fn the_same_sentence_is_logged_ever_less_often_and_another_one_at_once() {
         let start = Instant::now();
         let mut warnings = RepeatedWarnings::default();
-        // A day of attempts, two sentences in turn.
+        // For a day, there is an attempt every 15 s, and two messages alternate.
         let attempts = (0..5_760).map(|attempt| start + Duration::from_secs(15 * attempt));
         let logged =
             attempts.filter(|now| warnings.is_due(*now, "no answer") | warnings.is_due(*now, "why")).count();

@@ -14,8 +14,8 @@ use crate::daemon::connections::Connections;
 use crate::daemon::session::leased;
 
 impl HostUpkeep {
-    /// Collects the taken addresses. `leased` are the tunnel's current addresses. They are on this host, but an exit may give them
-    /// again.
+    /// Collects the taken addresses. `leased` are the tunnel's current addresses, which do not count as taken although they are
+    /// on this host: an exit may grant them again.
     pub(in crate::daemon) async fn taken_addresses(
         &self,
         leased: &[IpAddr],
@@ -38,8 +38,8 @@ impl HostUpkeep {
             .collect()
     }
 
-    /// If the lease can no longer be used, says why: another host on this side of the tunnel may have one of its addresses by
-    /// now.
+    /// Returns why the lease can no longer be used, for example because another host outside the tunnel now has one of its
+    /// addresses. `None` if the lease can still be used.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
@@ -73,7 +73,7 @@ fn own_addresses(own: OwnAddresses, leased: &[IpAddr]) -> impl Iterator<Item = (
     own.gateways.into_iter().map(owned_by(AddressOwner::Gateway)).chain(of_host)
 }
 
-/// Finds a network that contains one of the leased addresses, and that this host has joined since the exit gave the lease.
+/// Finds a network that this host has joined since the exit granted the lease, and that contains one of the leased addresses.
 ///
 /// The address may be that of the network's gateway. The kernel then refuses the route to the gateway, or the route leads into
 /// the tunnel. Networks that the host was in before cannot have this problem, because the Welcome was compared with their

@@ -1,8 +1,9 @@
-//! Moves to another exit of the fleet without a gap. A second session is opened there and tested while the first one carries traffic.
+//! Moves to another exit of the fleet without a gap. A second session is opened at the other exit and tested while the first
+//! session carries traffic.
 //!
-//! The new session stays beside the one in use until the exit's inner address has answered through it. Then the two sessions
-//! change places, and new flows take the new session. Flows that began before stay with the old session until its exit ends
-//! it, or until no such flow is left. [`warren_tunnel::Moving`] contains the rules for packets. The daemon adapts the host.
+//! The new session is the second one until its exit's inner address has answered through it. Then it becomes the session in use,
+//! and new flows use it. Flows that began before use the old session until its exit ends it, or until no such flow is left.
+//! [`warren_tunnel::Moving`] contains the rules for packets. The daemon adapts the host.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use crate::kill_switch::Lockdown;
 use crate::probe::Probe;
 use warren_tunnel::{Echo, Moving, SharedCommand};
 
-/// Clients that are asked to leave do so within this time, each at a random moment. A stale exit cuts them off after two
-/// seconds.
+/// Clients that are asked to leave do so within this time, each at a random moment. It is shorter than the two seconds after
+/// which a stale exit ends the sessions of clients that have not left.
 const SPREAD: Duration = Duration::from_millis(1_000);
 
 impl Sessions {
@@ -36,7 +37,8 @@ impl Sessions {
         }
     }
 
-    /// Whether the winner of a race gets a session beside the one in use, which must be up.
+    /// Whether the client moves to a race's winner without a gap, by opening a second session. This needs a session in use that
+    /// is up.
     pub(super) fn moves_without_gap(&self, purpose: Purpose, way: Way) -> bool {
         let exits = &self.connections.exits;
         matches!(purpose, Purpose::Leave | Purpose::Nearer | Purpose::Failback)
@@ -54,7 +56,7 @@ impl Sessions {
             close_quietly(&self.worker, connection).await;
             return;
         };
-        // The exit to which the client moved last is being drained as well, and another exit is available.
+        // A move is still under way, but its new exit is being drained too, so the client moves on to another one.
         self.end_move().await;
         let from = self.exit_name(self.connections.exits.current());
         let to = self.exit_name(way.exit);
@@ -86,7 +88,7 @@ impl Sessions {
         Watched { is_up: true, has_all: attached >= granted, silent_since }
     }
 
-    /// Whether the session beside can go on at once, because the one in use is lost.
+    /// Whether the second session can replace the lost session in use at once.
     pub(in crate::daemon) fn takes_over(&mut self) -> bool {
         self.moves.plan.is_building() && self.next_step(Instant::now()) == Some(Step::Switch)
     }
@@ -119,7 +121,7 @@ impl Sessions {
         self.end_move().await;
     }
 
-    /// Carries out the next action of the session beside.
+    /// Carries out the next action of the second session.
     pub(in crate::daemon) async fn follow_beside(
         &mut self,
         lockdown: &mut Lockdown,
@@ -159,7 +161,8 @@ impl Sessions {
             // The old session was lost, so this one is not needed.
             return self.end_move().await;
         }
-        // The workers distinguish sessions only by their numbers, and each exit counts on its own.
+        // The workers distinguish sessions only by their numbers. Each exit numbers its own sessions, so both sessions may have
+        // the same number.
         if own.session == welcome.session {
             return self.give_move_up(Instant::now(), "both sessions have the same number").await;
         }
@@ -177,7 +180,7 @@ impl Sessions {
         let (Some(session), Some(probe), Some(device), Some(identifier)) =
             (beside.id(), probe, device, moved.identifier)
         else {
-            // No echo was sent, so nothing is proven. The next attempt follows soon.
+            // No echo request could be sent, so it counts as unanswered. The plan tries again soon.
             return self.moves.plan.unanswered(now, Which::Beside);
         };
         let echo = Echo { destination: probe.gateway, identifier: u16::from_be_bytes(identifier) };
@@ -186,7 +189,7 @@ impl Sessions {
         self.moves.plan.asks(Which::Beside);
     }
 
-    /// Handles the loss of the second session: it has no connection left, or has been refused.
+    /// Handles the loss of the second session, which has no connection left or was refused.
     async fn lose_beside(&mut self, reason: &str) -> Followed {
         if self.moves.plan.is_building() {
             self.give_move_up(Instant::now(), reason).await;
@@ -196,15 +199,15 @@ impl Sessions {
         Followed::OldLost
     }
 
-    /// Lets new flows take the new session. From here on, it is the session in use. Returns its exit's grant, which the host must
-    /// follow. `None` if there is no such session.
+    /// Makes the new session the one in use, so that new flows take it. Returns the grant of its exit, to which the caller must
+    /// adapt the host. `None` if there is no new session.
     pub(in crate::daemon) async fn switch(&mut self, now: Instant) -> Option<(Switched, SessionGrant)> {
         let grant = self.pair.beside.as_ref()?.welcome.clone()?;
         let moved = self.moves.under_way.as_mut()?;
-        // If no echo could be sent, the rules do not know the new session yet.
+        // If no echo request could be sent, the rules do not contain the new session yet.
         moved.rules.prove(SessionId(grant.session), None);
         moved.rules.switch();
-        // From here on, the new exit's messages since its Welcome concern the session in use.
+        // The messages that the new exit has sent since its Welcome are handled from now on, because its session is now in use.
         self.moves.news.append(&mut moved.news);
         let switched = self.moves.plan.switched(now);
         match switched {
@@ -222,7 +225,8 @@ impl Sessions {
         Some((switched, grant))
     }
 
-    /// Uses the old session again, because the new one carries no traffic. Returns its exit's grant, which the host must follow.
+    /// Makes the old session the one in use again, because the new one carries no traffic. Returns the grant of its exit, to
+    /// which the caller must adapt the host.
     pub(in crate::daemon) async fn switch_back(&mut self, now: Instant) -> Option<SessionGrant> {
         let grant = self.pair.beside.as_ref().and_then(|beside| beside.welcome.clone());
         self.moves.plan.switched_back(now);
@@ -232,9 +236,10 @@ impl Sessions {
         grant
     }
 
-    /// Makes the two sessions change places.
+    /// Swaps the two sessions.
     async fn change_places(&mut self, now: Instant) {
-        // A race's winner would become connection 0 of the session that is in use from here on.
+        // Any race under way is for a connection of the session that was in use before. Its winner would wrongly become
+        // connection 0 of the session that is in use now.
         self.connections.abort_race(&self.worker).await;
         self.pair.swap();
         self.proof = UpProof::default();

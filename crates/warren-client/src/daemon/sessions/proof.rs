@@ -4,14 +4,14 @@
 
 use std::time::{Duration, Instant};
 
-/// How long to wait for an echo. On a path that loses a tenth of the packets, at least one of the five requests sent by then is
-/// almost certainly answered.
+/// How long to wait for an echo. Five requests are sent in this time. On a path that loses a tenth of the packets, at least one
+/// of them is almost certainly answered.
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// How long requests are sent in total.
+/// How long echo requests are sent in total.
 const ASKED_FOR: Duration = Duration::from_secs(30);
 
-/// How far the proof of the session in use has come.
+/// The state of the proof for the session in use.
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct UpProof {
     stage: Stage,
@@ -21,10 +21,11 @@ pub(in crate::daemon) struct UpProof {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// No answer is expected: no request was sent, a request was answered, or none can be sent.
+    /// The client waits for no answer, because no request was sent, a request was answered, or none can be sent.
     #[default]
     Over,
-    /// Requests are being sent. The session counts as up at `until`, unless nothing arrives from the exit by then.
+    /// Requests are being sent. At `until`, the session counts as up even without an answer, provided that other packets arrive
+    /// from the exit.
     Asked { since: Instant, until: Instant },
     /// The session counts as up without a proof. Requests are sent for a while.
     Missing { since: Instant },
@@ -36,8 +37,8 @@ enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
-    /// The session counts as up. `is_news` says that users should learn of the missing proof: the exit has answered in
-    /// an earlier session, or is asked for the first time.
+    /// The session counts as up. `is_news` says whether users must be told that the proof is missing. They need not be told if
+    /// the exit did not answer in the previous session either.
     Up {
         is_news: bool,
     },
@@ -46,7 +47,7 @@ pub(super) enum Due {
 }
 
 impl UpProof {
-    /// Records that requests are sent from now on.
+    /// Records that echo requests are sent from now on.
     pub(super) fn asks(&mut self, now: Instant) {
         let wait = if self.is_mute { Duration::ZERO } else { WITHIN };
         self.stage = Stage::Asked { since: now, until: now + wait };
@@ -64,8 +65,8 @@ impl UpProof {
         self.stage = Stage::Over;
     }
 
-    /// Records that a request was answered, or that none can be sent. Returns whether the session had counted as up without a
-    /// proof.
+    /// Records that an echo request was answered, or that none can be sent. Returns whether the session had counted as up without
+    /// a proof.
     pub(super) fn end(&mut self, is_answered: bool) -> bool {
         self.is_mute &= !is_answered;
         matches!(std::mem::take(&mut self.stage), Stage::Missing { .. } | Stage::GivenUp)
@@ -85,8 +86,8 @@ impl UpProof {
         }
     }
 
-    /// Handles the timer that is due. `is_silent` says that nothing arrives from the exit. In that case the wait continues,
-    /// and the session does not count as up.
+    /// Handles the timer that is due. If `is_silent`, because nothing arrives from the exit, the wait continues and the session
+    /// does not count as up.
     pub(super) fn take_due(&mut self, now: Instant, is_silent: bool) -> Due {
         if self.due().is_none_or(|due| now < due) {
             return Due::Nothing;
@@ -125,11 +126,11 @@ mod tests {
         assert_eq!((proof.take_due(at(30), false), proof.is_missing()), (Due::GiveUp, true));
         assert_eq!((proof.due(), proof.take_due(at(99), false)), (None, Due::Nothing));
 
-        // The next session at an exit that does not answer does not wait.
+        // The exit has left the requests of the first session unanswered, so the next session does not wait for an answer.
         proof.forget();
         proof.asks(at(100));
         assert_eq!((proof.take_due(at(100), false), proof.is_missing()), (Due::Up { is_news: false }, true));
-        // The control: it has answered.
+        // As a control, after an exit has answered, the client waits for its echo again.
         assert!(proof.end(true) && !proof.is_missing());
         proof.asks(at(200));
         assert_eq!((proof.due(), proof.take_due(at(201), false)), (Some(at(202)), Due::Nothing));

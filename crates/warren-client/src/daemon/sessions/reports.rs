@@ -82,7 +82,7 @@ impl Sessions {
             Winner::OtherExit => {
                 let from = self.leave(now, |exits| exits.use_exit(way.exit)).await;
                 tracing::info!("moving from {from} to {}", self.connections.endpoint());
-                // Drops the new session's request for a connection 0, because the race has opened that connection already.
+                // Drops the new session's request for connection 0, because the race has already opened this connection.
                 self.close_unwanted().await;
             }
             Winner::OtherWay => {
@@ -119,8 +119,8 @@ impl Sessions {
         session.machine.received(now, index, data);
     }
 
-    /// Handles the end of a connection. If the reason was a definite answer from a sender that has not proven to be the exit,
-    /// returns that answer.
+    /// Handles the end of a connection. If the connection was closed by a definite answer whose sender has not proven the exit's
+    /// key, returns that answer.
     pub(in crate::daemon) async fn closed(
         &mut self,
         lockdown: &mut Lockdown,
@@ -146,7 +146,7 @@ impl Sessions {
         (which, probed): (Which, Result<io::Result<()>, JoinError>),
     ) -> bool {
         let now = Instant::now();
-        // If this host's container forbids raw sockets, an attached connection has to be enough.
+        // In a container that forbids raw sockets, no probe is possible, so an attached connection counts as carrying packets.
         let is_forbidden =
             matches!(&probed, Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied);
         let is_proven = matches!(probed, Ok(Ok(())));

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Contents, FORMAT, NAME, NO_IMPORT, read_lines, record};
 use crate::ConfigError;
 
-/// Reads bytes as a store, and as lines of a store without their checksums, which this adds.
+/// Reads `data` as a store, and again as the lines of a store to which the right checksums are added.
 ///
 /// # Panics
 /// If an error is not one line that begins with the file's name, or if an accepted store changes when it is written and
@@ -19,7 +19,7 @@ pub fn clients_store(data: &[u8]) {
         bytes.extend([line, b"\n"].concat());
     }
     let Some(contents) = outcome(&bytes) else { return };
-    // Zeros in the last line may come from a power cut, so that line need not count.
+    // A last line that contains zeros may be the result of a power cut, so it may be ignored.
     assert!(contents.length == bytes.len() as u64 || bytes.contains(&0), "every line was read");
 
     let mut snapshot = header();
@@ -29,7 +29,7 @@ pub fn clients_store(data: &[u8]) {
     let again = outcome(snapshot.as_bytes()).expect("a snapshot can be read");
     assert_eq!(again.registry, contents.registry, "{snapshot}");
 
-    // Like a power cut, this cuts off the end of the last line. That change was not reported as successful yet.
+    // Simulates a power cut by removing the end of the last line, whose change was not reported as successful yet.
     let whole = bytes.len() as u64;
     bytes.truncate(bytes.len() - 1 - data.len() % 2);
     if let Some(before) = outcome(&bytes) {

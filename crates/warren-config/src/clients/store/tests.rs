@@ -101,7 +101,7 @@ fn change() -> impl Strategy<Value = RowChange> {
     })
 }
 
-/// What the store should hold, as a plain map from a row's name to its last change.
+/// The expected content of the store, as a map from a row's name to its last change.
 #[derive(Clone, Default)]
 struct Model(BTreeMap<String, RowChange>);
 
@@ -132,7 +132,7 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Step {
     Save(Vec<RowChange>),
-    /// The process dies after it has written part of its line. Perhaps there are zeros in place of the rest.
+    /// The process dies after it has written a part of its line. The flag says whether zeros take the place of the missing part.
     Die(Vec<RowChange>, prop::sample::Index, bool),
     Reopen,
     /// The next change makes a snapshot.
@@ -169,7 +169,7 @@ proptest! {
                     let (before, file_before) = (fs::read(&place.path).unwrap_or_default(), file());
                     store.save(&changes, || model.rows().into_iter()).unwrap();
                     let after = place.bytes();
-                    // A snapshot is another file, even if it begins as the old one did.
+                    // After a snapshot, the store is another file, even if it has the same beginning as the old one.
                     let is_appended = file_before.is_some() && file() == file_before;
                     if let Some(line) = after.strip_prefix(&*before).filter(|_| is_appended) {
                         let kept = at.index(line.len());
@@ -205,7 +205,7 @@ proptest! {
         let at = at.index(bytes.len() - 1);
         bytes[at] ^= 1 << bit;
         fs::write(&place.path, &bytes).unwrap();
-        // The import's mark has no checksum, so a change of it goes unnoticed.
+        // The import's mark in the first line has no checksum, so a change of the mark is not noticed.
         let is_mark = bytes.iter().position(|byte| *byte == b'\n').is_some_and(|end| at + 1 == end);
         match ClientStore::open(place.path) {
             Err(error) => prop_assert!(error.to_string().contains("; restore the file from a backup") || error.to_string().contains("newer version"), "{error}"),
@@ -307,7 +307,7 @@ fn what_somebody_else_wrote_is_not_overwritten_until_it_is_read() {
 fn failed_snapshot_leaves_the_store_as_it_was() {
     let (place, mut store) = Place::with(0..3);
     let before = place.bytes();
-    // Root can rename a file to this path unless there is a directory.
+    // A directory at this path makes the rename fail, even for root.
     let aside = place.directory.path().join("aside");
     fs::rename(&place.path, &aside).unwrap();
     fs::create_dir(&place.path).unwrap();

@@ -44,8 +44,8 @@ fn stub_leaves_the_originals_other_settings_and_knows_whom_it_replaces() {
     assert!(host.text().ends_with("nameserver 10.66.0.1\nsearch office\n"), "{}", host.text());
     assert_eq!(asked(&host.record(), "home"), ["192.0.2.9:53"]);
 
-    // The stub of another profile asks the stub of the first one. A full tunnel drops the settings of a
-    // network.
+    // With several split tunnels, the stub of the second profile asks the stub of the first. A full tunnel removes the network's
+    // other settings.
     host.record().add("work", &servers(2), true).unwrap();
     assert_eq!(asked(&host.record(), "work"), ["10.66.0.1:53"]);
     host.record().add("full", &servers(3), false).unwrap();
@@ -180,7 +180,7 @@ fn text_that_another_program_writes_between_the_look_and_the_write_is_what_comes
         host.record().remove("home").unwrap();
         assert_eq!(host.standing(), newest);
 
-        // Control: a write in place of the current object, instead of the one that `look` found, loses the newest text.
+        // As a control, a write that replaces the current object, instead of the one that `look` found, loses the newest text.
         host.write("nameserver 192.0.2.1\n");
         host.record().add("home", &servers(1), false).unwrap();
         host.write("# the network is down\n");
@@ -217,8 +217,8 @@ fn text_that_another_program_writes_before_the_first_write_is_what_comes_back() 
 fn another_programs_object_comes_back_after_a_kill_between_two_steps() {
     let newer = file("nameserver 192.0.2.99\n");
     for original in [link("original"), Standing::Missing] {
-        // The object at the path, the object beside it, and the object that has to come back. `None` stands
-        // for Warren's text.
+        // For each state: the object at the path, the object beside it, and the object that must be restored. `None` stands for
+        // Warren's text.
         let states = [
             ("before Warren's text takes the link's place", Some(&original), None, &original),
             ("after that", None, Some(&original), &original),
@@ -261,7 +261,7 @@ fn incomplete_file_of_a_killed_process_is_no_original() {
     assert_eq!(replace::left_behind(&host.file).unwrap(), Standing::Missing);
 }
 
-/// Not a test of its own: the process that the next test kills.
+/// The process that the next test starts and kills. It is not a test itself.
 #[test]
 fn process_that_adds_and_removes_a_layer() {
     let Ok(directory) = std::env::var("WARREN_TEST_RESOLV_CONF") else { return };
@@ -319,11 +319,11 @@ fn what_is_neither_file_nor_link_is_refused() {
 }
 
 proptest! {
-    // Few cases, because each step syncs files to the disk.
+    // There are few cases, because each step syncs files to the disk.
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Profiles come, change and go while other programs write. In the end, the file holds the text that another
-    /// program wrote last.
+    /// Profiles are added, changed and removed while other programs write the file. In the end, the file contains the last text
+    /// that another program wrote.
     #[test]
     fn the_newest_foreign_text_is_what_remains(steps in prop::collection::vec((0..4_u8, 0..3_usize), 0..24)) {
         let owners = ["a", "b", "c"];
@@ -377,7 +377,7 @@ impl Host {
         self.put(&file(text));
     }
 
-    /// Puts an object there in one step, as another program would.
+    /// Puts an object at the file's path in one step, as another program would.
     fn put(&self, standing: &Standing) {
         self.put_at(&self.file, standing);
     }
@@ -410,7 +410,7 @@ impl Host {
     }
 }
 
-/// Objects that another program may put there.
+/// Objects that another program may put at the file's path.
 fn newest_objects() -> [Standing; 3] {
     [file("nameserver 192.0.2.99\n"), link("../run/manager/resolv.conf"), file("search lan\n")]
 }

@@ -63,7 +63,7 @@ fn object_that_another_program_puts_there_after_the_look_stays() {
                 assert_eq!(place.standing(), newer, "{case}");
                 assert!(place.has_nothing_beside(), "{case}");
 
-                // Control: if `seen` is read again just before the write, the newer object is lost.
+                // As a control, if `seen` is read again just before the write, the newer object is lost.
                 assert!(replace(&place.path, &place.standing(), &new).unwrap(), "{case}");
                 assert_eq!(place.standing(), new, "{case}");
             }
@@ -84,8 +84,7 @@ fn file_that_is_written_in_place_after_the_look_stays() {
 #[test]
 fn newest_object_stays_if_another_program_is_faster_twice() {
     let place = Place::with(&link("newer"));
-    // This stands for another program's newest file that has replaced Warren's before Warren could put the
-    // newer link back.
+    // Another program's file has replaced Warren's file before Warren could put the newer link back.
     fs::write(beside(&place.path), "newest").unwrap();
 
     assert!(!exchange(&place.path, &link("seen"), &file("ours")).unwrap());
@@ -140,7 +139,7 @@ fn without_an_exchange_an_object_that_is_newer_than_the_look_stays() {
     assert!(place.has_nothing_beside());
 }
 
-/// Needs root, and runs itself again in a mount namespace.
+/// Needs root. The test runs itself again in a mount namespace.
 #[test]
 fn mounted_file_is_written_in_place_and_emptied_instead_of_removed() {
     if !rustix::process::geteuid().is_root() {

@@ -15,7 +15,7 @@ use super::Cli;
 /// The variable with which a shell's completions ask this program for words.
 pub(crate) const COMPLETION_VARIABLE: &str = "WARREN_COMPLETE";
 
-/// The completions for a shell: a script that asks this program for words.
+/// Returns the completion script for a shell, which asks this program for words.
 ///
 /// # Errors
 /// If there are no completions for this shell.
@@ -41,7 +41,7 @@ fn write_man_pages(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Exit codes as `warren --help` names them.
+/// The exit codes and their meaning, as in `warren --help`.
 const EXIT_STATUS: [(&str, &str); 7] = [
     ("0", "Done."),
     ("1", "Failed. A sentence on standard error says what, where and what to do."),

@@ -1,4 +1,4 @@
-//! Command lines, as a person types them.
+//! Tests of command lines as a person types them.
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};

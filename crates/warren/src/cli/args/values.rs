@@ -36,10 +36,10 @@ pub(super) fn public_key(text: &str) -> Result<PublicKey, String> {
     text.parse().map_err(|error| format!("{error}"))
 }
 
-/// A key of Warren or of WireGuard. The other arguments say which.
+/// Parses a key of Warren or of WireGuard. Other arguments decide which of the two it is.
 pub(super) fn any_public_key(text: &str) -> Result<PublicKey, String> {
-    // A Warren key has 32 bytes, as a WireGuard key does, so this accepts both. A text that is neither gets
-    // the error of a Warren key.
+    // Warren and WireGuard keys both have 32 bytes, so this accepts both. For an invalid text, the error is the one for a Warren
+    // key.
     warren_wireguard::parse_public_key(text).or_else(|_| public_key(text))
 }
 
@@ -69,8 +69,8 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     config::parse_time(&in_seconds(text), "1ms", "24h")
 }
 
-/// Parses how long something is valid, such as `24h`, up to a leap year. A bare number is refused, because seconds are hardly
-/// ever meant here.
+/// Parses how long something is valid, such as `24h`, up to a leap year. A number without a unit is refused, because it would
+/// mean seconds, which are hardly ever intended here.
 pub(super) fn validity(text: &str) -> Result<Duration, String> {
     config::parse_time(text, "1s", "366d")
 }
@@ -80,7 +80,7 @@ pub(super) fn portal_time(text: &str) -> Result<Duration, String> {
     config::parse_time(&in_seconds(text), "1s", "5min")
 }
 
-/// The text, with the unit of a bare number.
+/// Adds the unit `s` to a number without a unit.
 fn in_seconds(text: &str) -> String {
     text.parse::<u64>().map_or_else(|_| text.to_owned(), |seconds| format!("{seconds}s"))
 }

@@ -1,7 +1,8 @@
 //! Keeps a program from looking names up through a service of the host.
 //!
-//! The C library may ask systemd-resolved or nscd over a Unix socket. Such a service then asks on the host's side, and
-//! no firewall can tell for which program it asks. So these sockets are hidden from the program, which then asks by DNS.
+//! The C library may ask systemd-resolved or nscd over a Unix socket. Such a service would send its queries on the host's side of
+//! the tunnel, and no firewall can tell for which program a query is. So these sockets are hidden from the program, which then
+//! sends DNS queries itself.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use anyhow::{Context as _, bail};
 use warren_host::dns::{nameserver_lines, nameservers};
 use warren_host::exec_groups::Side;
 
-/// Pairs of files. The first one is mounted over the second in a mount namespace of the program's own.
+/// Pairs of files. In a mount namespace of the program's own, the first file of each pair is mounted over the second.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Shadowed(Vec<[PathBuf; 2]>);
 
@@ -27,21 +28,22 @@ impl Shadowed {
         let mut shadowed: Vec<[PathBuf; 2]> =
             services().into_iter().map(|socket| [NOTHING.into(), socket]).collect();
         let resolv_conf = std::fs::canonicalize(RESOLV_CONF);
-        // Inside, queries to the stub are redirected. Outside, the kernel lets nothing from 127.0.0.1 out.
+        // Outside, `resolv.conf` must be replaced if it refers to a stub on 127.0.0.1, because the kernel lets no packet with
+        // this source leave the host. Inside, queries to the stub are redirected.
         if let (Side::Outside, Ok(resolv_conf)) = (side, resolv_conf)
             && asks_this_host()
         {
             let file = directory.join("outside-resolv.conf");
             std::fs::write(&file, nameserver_lines(servers))
                 .with_context(|| format!("cannot write {}", file.display()))?;
-            // The program may run as another user.
+            // The file is made readable for all, because the program may run as another user.
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))?;
             shadowed.push([file, resolv_conf]);
         }
         Ok(Self(shadowed))
     }
 
-    /// Refuses a user whose program would look names up on the host's side, since only root may mount.
+    /// Refuses a user other than root if the program would look up names on the host's side, because only root may mount files.
     ///
     /// # Errors
     /// If there is such a service or resolver. The message names it, and says what to do.

@@ -19,7 +19,7 @@ use warren_control::NewClient;
 use warren_daemon::output;
 use warren_exit::invitation;
 
-/// Enrols a client. If anything fails, the client is not enrolled and has no profile.
+/// Enrols a client and writes its profile. If anything fails, the client is not enrolled.
 pub(super) fn run(
     config: &ExitSettings,
     args: &ClientAddArgs,
@@ -43,7 +43,7 @@ pub(super) fn run(
         Some(path) => to_file(path, &profile, &client, store),
         None => {
             if args.public_key.is_none() {
-                // Checked before the client is enrolled.
+                // This is checked before the client is enrolled.
                 output::refuse_to_lose("the only copy of the client's key")?;
             }
             to_stdout(&profile, &client, store)
@@ -68,7 +68,7 @@ pub(super) fn check(config: &ExitSettings, args: &ClientAddArgs, is_profile: boo
     }
 }
 
-/// The key in the arguments, if it is one of Warren's.
+/// Returns the Warren key in the arguments, if there is one.
 fn own_key(args: &ClientAddArgs) -> anyhow::Result<Option<PublicKey>> {
     let key = args.public_key.map(|key| key.to_string().parse::<PublicKey>()).transpose();
     key.map_err(|error| anyhow!("--public-key: {error}"))
@@ -81,7 +81,7 @@ pub(super) fn check_key(config: &ExitSettings, key: Option<PublicKey>) -> anyhow
     Ok(())
 }
 
-/// Writes the file first, so that the key of an enrolled client is never lost.
+/// Writes the profile into a file and then enrols the client. In this order, the key of an enrolled client is never lost.
 pub(super) fn to_file(
     path: &Path,
     profile: &str,
@@ -120,7 +120,7 @@ pub(super) fn to_stdout(
     store.add(client)?;
     keys::warn_if_others_read_stdout(if client.wireguard.is_some() { "configuration" } else { "profile" });
     if let Err(error) = output::print_all(profile) {
-        // The key could not be printed or written, so the enrolled client is of no use.
+        // The client's key could not be printed, so the client is removed again.
         store.remove(&client.name).with_context(|| {
             format!("its profile could not be written; run: warren exit client remove {}", client.name)
         })?;

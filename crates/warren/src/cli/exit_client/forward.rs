@@ -37,7 +37,7 @@ fn add(args: &ForwardAddArgs, store: &mut dyn ClientStore) -> anyhow::Result<()>
     output::print(&added(&client, forward, is_there))
 }
 
-/// The command that adds a forward.
+/// Returns the command line that adds a forward.
 pub(crate) fn command(name: &str, forward: Forward) -> String {
     let (ports, target) = (forward.ports(), forward.target());
     let to = if ports == target { String::new() } else { format!(" --to {}", target.first()) };

@@ -9,7 +9,7 @@ use warren_control::timestamp;
 use warren_daemon::output;
 use warren_exit::invitation;
 
-/// Makes an invitation and prints its line. The exit keeps only the hash of the line's token.
+/// Makes an invitation and prints its line. The exit stores only the hash of the token in the line.
 pub(super) fn run(
     config: &ExitSettings,
     arguments: &InviteArgs,
@@ -22,8 +22,8 @@ pub(super) fn run(
     // A client that has this name is a WireGuard client, because the exit refuses to invite any other client.
     let is_upgrade = store.show(name).is_ok();
     if let Err(error) = output::print_all(&format!("{line}\n")) {
-        // The line could not be printed, so the invitation is of no use. For an upgrade it stays, because removing the name would
-        // remove the client.
+        // The line could not be printed, so the invitation is removed again. If the name is that of a WireGuard client, the
+        // invitation stays, because removing the name would remove the client.
         if !is_upgrade {
             store.remove(name).context("the invitation could not be withdrawn")?;
         }

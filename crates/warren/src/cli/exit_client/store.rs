@@ -50,13 +50,14 @@ pub(crate) trait ClientStore {
     /// Changes a client. The client's session continues unless the change affects it. If the client is disabled in a fleet,
     /// returns the number of exits that have cut the client off.
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<Option<CutOff>>;
-    /// Whether WireGuard clients that have this key of the exit can connect now, or once the exit runs.
+    /// Whether the exit serves WireGuard clients under this key. For a stopped exit, whether it will once it runs.
     fn serves_wireguard(&mut self, key: PublicKey) -> anyhow::Result<bool>;
     /// Imports the clients of `clients.toml`, and returns the changes. With `dry_run`, nothing is changed.
     fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary>;
 }
 
-/// All rows of a list, or the first ones if `query` has a limit, and where the rest begins.
+/// Reads all pages of a list. If `query` has a limit, reads only that many rows. Returns the rows, and the row after which to
+/// continue.
 pub(crate) fn all<Row>(
     query: &PageQuery,
     mut page: impl FnMut(&PageQuery) -> anyhow::Result<Page<Row>>,
@@ -78,7 +79,7 @@ pub(crate) fn all<Row>(
 /// Opens the clients of the running exit. If no exit runs, opens those in the registry file.
 ///
 /// # Errors
-/// When an exit runs but does not answer, or another exit runs.
+/// When the exit runs but does not answer, or the exit that runs has another configuration.
 pub(crate) fn open(directories: &Directories, config: &ExitSettings) -> anyhow::Result<Box<dyn ClientStore>> {
     if block_on(running_exit::is_running(directories, config))? {
         return Ok(Box::new(RunningExit {
@@ -160,9 +161,9 @@ pub(crate) struct StoppedExit {
     ipv6: Option<Ipv6Net>,
     /// The audit log, in which changes are recorded.
     audit: AuditFile,
-    /// The registry that a list was read from, so that all pages of the list show the same moment.
+    /// The registry, kept after the first page of a list was read, so that all pages show the same state.
     read: Option<ClientRegistry>,
-    /// Whether the exit belongs to a fleet. The clients are then in the fleet's store.
+    /// Whether the exit belongs to a fleet. In that case, the clients are in the fleet's store.
     is_of_fleet: bool,
 }
 
@@ -185,8 +186,8 @@ impl StoppedExit {
         Ok(self.read.get_or_insert_default())
     }
 
-    /// Reads, changes and writes the registry under its lock, and records the change. Refuses a change that would keep the exit
-    /// from starting.
+    /// Changes the registry under its lock, and records the change in the audit log. Refuses a change with which the exit could
+    /// not start.
     fn edit(
         &mut self,
         audited: Change,
@@ -198,7 +199,7 @@ impl StoppedExit {
         let check = |registry: &ClientRegistry| check_clients(self.ipv4, self.ipv6, registry);
         let mut registry = before.clone();
         change(&mut registry)?;
-        // A registry that is already invalid must stay editable. Otherwise it could not be repaired.
+        // If the registry is already invalid, the result is not checked, so that the user can repair it.
         if check(&before).is_ok() {
             check(&registry)?;
         }
@@ -208,7 +209,8 @@ impl StoppedExit {
         Ok(())
     }
 
-    /// Refuses to change the copy that an exit of a fleet has on disk: the exit would undo the change when it starts.
+    /// Refuses the change if the exit belongs to a fleet, because the registry is then only a copy, which the exit replaces when
+    /// it starts.
     fn refuse_in_fleet(&self) -> anyhow::Result<()> {
         if self.is_of_fleet {
             bail!(
@@ -218,7 +220,8 @@ impl StoppedExit {
         Ok(())
     }
 
-    /// Records a change. The caller holds the clients' lock, so nobody else records one at the same time.
+    /// Records a change in the audit log. The caller holds the clients' lock, so no other process writes to the log at the same
+    /// time.
     fn note(&self, change: Change) {
         if let Err(error) = self.audit.add(&Entry::now(Who::this_command(), change)) {
             output::warn(format!("the change is made, but the audit log cannot be written: {error}"));

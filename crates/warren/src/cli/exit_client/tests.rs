@@ -1,4 +1,4 @@
-//! Clients of a stopped exit, from enrolment to removal.
+//! Tests of the commands for clients of a stopped exit, from enrolment to removal.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -399,7 +399,7 @@ fn edited_export_is_imported_and_says_what_it_changes() {
     assert_eq!(exit.names(), ["laptop", "phone", "tablet"]);
     import(false).unwrap();
     assert_eq!(exit.names(), ["laptop", "mobile"]);
-    // An older file does not bring a removed client back.
+    // Importing an older file does not bring back a removed client.
     fs::write(&file, text).unwrap();
     assert!(import(false).unwrap_err().contains("was taken from \"tablet\" for good"));
     fs::write(&file, "").unwrap();

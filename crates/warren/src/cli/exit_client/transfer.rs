@@ -40,7 +40,7 @@ pub(super) fn import(
     args: &ClientImportArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
-    // The exit reads a copy of the file later. Reading it here reports mistakes with the user's file name.
+    // The exit will read a copy of the file. It is also read here, so that errors contain the user's file name.
     let Some(import) = ClientsImport::read(&args.file)? else {
         bail!("{} does not exist; name a file that `warren exit client export` wrote", args.file.display());
     };
@@ -55,7 +55,8 @@ pub(super) fn import(
         anyhow!("{} cannot be written: {}; check its directory", staged.display(), describe(&error))
     })?;
     let imported = store.import(args.dry_run);
-    // The exit moves the staged file away once the clients are in the store. After a dry run or a failure, it is still here.
+    // The exit renames the staged file once the clients are in the store. If the staged file still exists, this was a dry run or
+    // the import has failed.
     if staged.exists() {
         fs::remove_file(&staged).with_context(|| format!("{} cannot be removed", staged.display()))?;
     }

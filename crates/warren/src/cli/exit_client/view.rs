@@ -11,7 +11,7 @@ use warren_control::{ClientView, ImportSummary, InvitationView, LiveView, PageQu
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// Returns a text with a line for each known fact.
+/// Formats a client with one line for each known fact.
 pub(super) fn text(client: &ClientView, now: SystemTime) -> String {
     let prefixes = client.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
     let forwards = client.forwards.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -52,12 +52,12 @@ fn addresses(client: &ClientView) -> String {
     or_dash(Some(addresses.into_iter().flatten().collect::<Vec<_>>().join(" ")))
 }
 
-/// A time, and how long ago that was.
+/// Formats a time, and how long ago it was.
 fn exactly(rfc3339: &str, now: SystemTime) -> String {
     format!("{} ({})", moment(rfc3339), ago(rfc3339, now))
 }
 
-/// The removed keys as a table.
+/// Formats the removed keys as a table.
 pub(super) fn removed(keys: &[RemovedView], now: SystemTime) -> String {
     if keys.is_empty() {
         return "No client was removed.\n".to_owned();
@@ -94,7 +94,7 @@ pub(super) fn removal(name: &str, client: Option<&ClientView>, directories: &Dir
     text
 }
 
-/// The most forwards of a removed client that are listed.
+/// Maximum number of forwards of a removed client that are listed.
 const FORWARDS_SHOWN: usize = 16;
 
 /// Explains why there is no client of this name, if the reason is known. Otherwise returns the error as it is.
@@ -108,14 +108,14 @@ pub(super) fn gone(
     let latest =
         removed.rows.iter().filter(|removed| removed.name == name).map(|removed| &removed.removed).max();
     let Some(latest) = latest else { return Err(error) };
-    // A client whose key and name have both changed since also leaves such a row.
+    // The row in the list of removed keys may also be left from a client whose key and name have both been changed.
     bail!(
         "client {name:?} was removed, or renamed after its key was replaced ({}): `warren exit client list --removed` has its old key",
         moment(latest)
     )
 }
 
-/// The open invitations, one a line.
+/// Formats the open invitations, one per line.
 pub(super) fn invited(invitations: &[InvitationView], now: SystemTime) -> String {
     let line = |invitation: &InvitationView| {
         let InvitationView { name, expires } = invitation;
@@ -141,7 +141,7 @@ pub(super) fn import(summary: &ImportSummary) -> String {
     text + &format!("{} unchanged\n", summary.unchanged)
 }
 
-/// The clients as a table. If there is no client, says how to `add` one.
+/// Formats the clients as a table. If there are no clients, says how to `add` one.
 pub(super) fn table(clients: &[ClientView], add: &str, now: SystemTime) -> String {
     if clients.is_empty() {
         return format!("No client is enrolled; add one with: {add} NAME\n");

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use warren_daemon::directories::shell_word;
 
-/// The command that brings a configuration up. wg-quick derives the interface's name from the file's name. So the file gets a
-/// name of at most 15 characters, without any that a shell treats in a special way.
+/// Returns the command that brings a configuration up. wg-quick uses the file's name as the interface's name. So the command
+/// copies the file, if necessary, to a name of at most 15 characters that are safe in a shell.
 pub(super) fn command_for(file: &Path) -> String {
     let name = file.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_=+.-".contains(c);
@@ -19,7 +19,7 @@ pub(super) fn command_for(file: &Path) -> String {
     if Path::new(&taken) == file {
         return format!("wg-quick up ./{taken}");
     }
-    // A path that begins with a dash would be an option.
+    // `./` is added, because a path that begins with a dash would be an option.
     let file = shell_word(&Path::new(".").join(file));
     format!("mv {file} ./{taken} && wg-quick up ./{taken}")
 }

@@ -25,14 +25,14 @@ const NO_COLOURS: &str = "\x1b[0m";
 /// Light modules around a code, which its readers need (ISO 18004 section 6.3.8).
 const MARGIN: i32 = 4;
 
-/// Enrols the client with fixed addresses, because its configuration names them.
+/// Enrols the client with fixed addresses, because they are written into its configuration.
 pub(super) fn add(
     config: &ExitSettings,
     clients: &Path,
     args: &ClientAddArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
-    // Checked first, because an exit that serves no WireGuard must not get a key for it.
+    // This is checked first, so that an exit that does not serve WireGuard gets no WireGuard key.
     wireguard::endpoint(config)?;
     check(config, args, false)?;
     let enrolled = all(&PageQuery::default(), |page| store.clients(page))?.rows;
@@ -56,7 +56,7 @@ pub(super) fn add(
             to_stdout(&text, &client, store)?;
         }
     }
-    // No app takes a configuration without the private key.
+    // A QR code is drawn only if the configuration contains the private key, because apps accept no other configuration.
     match key {
         NewKey::Ours(_) if is_terminal => show(&text)?,
         NewKey::Ours(_) => {}
@@ -98,16 +98,16 @@ fn taken_addresses(enrolled: &[ClientView]) -> HashSet<IpAddr> {
 
 /// Draws the QR code of a configuration, for the apps of phones to read.
 fn show(text: &str) -> anyhow::Result<()> {
-    // A configuration is far below the longest text of a code.
+    // This cannot fail, because a configuration is far shorter than the longest text of a QR code.
     let Ok(code) = QrCode::encode_text(text, QrCodeEcc::Low) else { return Ok(()) };
     let mut out = io::stdout().lock();
-    // Not printed by `output`, which makes control characters harmless.
+    // The code is not printed by `output`, which would escape the control characters for the colours.
     out.write_all(drawn(&code).as_bytes())
         .and_then(|()| out.flush())
         .context("cannot write the QR code; the client is enrolled and its configuration is above")
 }
 
-/// The code with two rows of modules in each line. Light modules are drawn, because the background is dark.
+/// Draws the code with two rows of modules in each line. The light modules are drawn, because the background is dark.
 fn drawn(code: &QrCode) -> String {
     let is_light = |x: i32, y: i32| !code.get_module(x, y);
     let side = -MARGIN..code.size() + MARGIN;
@@ -140,7 +140,8 @@ mod tests {
         let width = usize::try_from(code.size() + 2 * MARGIN).unwrap();
         assert!(lines.iter().all(|line| line.len() == width));
         assert!(lines[..2].iter().flatten().all(|module| *module == '\u{2588}'));
-        // A finder's dark frame: its upper edge, then its left edge beside a light ring.
+        // The first line shows the upper edge of a finder pattern's dark frame, the second the frame's left edge next to a light
+        // ring.
         assert_eq!(lines[2][4..11].iter().collect::<String>(), " \u{2584}\u{2584}\u{2584}\u{2584}\u{2584} ");
     }
 }

@@ -1,4 +1,4 @@
-//! What the import of a file would do at this exit, and how that is shown before anything changes.
+//! An import's effects at this exit, which are printed before anything is changed.
 
 use warren_control::{ClientView, NewClient};
 use warren_daemon::output;
@@ -12,7 +12,7 @@ use super::wireguard::WireGuardServer;
 pub(super) struct Import {
     /// The content of the file, without the peers that are already enrolled.
     pub(super) server: WireGuardServer,
-    /// The clients of the server's peers, in their order, without keys.
+    /// The clients for the peers of `server`, in the same order, with placeholder keys.
     pub(super) planned: Vec<NewClient>,
     pub(super) enrolled: Vec<ClientView>,
     /// The peers that are enrolled already.

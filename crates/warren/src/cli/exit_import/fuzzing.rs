@@ -20,7 +20,7 @@ static EXIT: LazyLock<ExitSettings> = LazyLock::new(|| {
 /// Plans an import of these bytes into an exit without clients.
 ///
 /// # Panics
-/// When an error is not one line with its place in the file, or when planned clients cannot be enrolled.
+/// When an error is not one line with file and line number, or when planned clients cannot be enrolled.
 pub(crate) fn run(data: &[u8]) {
     let path = Path::new(FILE);
     let planned =

@@ -1,4 +1,4 @@
-//! An import that keeps all keys, so that clients connect with the files that they have.
+//! An import that keeps all keys, so that clients connect with their existing files.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use warren_control::{ClientView, NewClient, PageQuery, RemovedView};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// Enrols every peer with its own keys, and gives the exit the server's key, or does nothing.
+/// Enrols every peer with its own key, and gives the exit the server's key. If anything fails, nothing is changed.
 pub(super) fn run(
     config: &ExitSettings,
     directories: &Directories,
@@ -50,8 +50,8 @@ pub(super) fn run(
             "{enrolled} would be enrolled with the present keys; nothing was changed.\n"
         ));
     }
-    // The key is written before the clients are enrolled: clients are of no use with another key, and the key does no
-    // harm without clients.
+    // The key is written before the clients are enrolled. If this command is killed in between, a key without clients does no
+    // harm, but clients could not connect to an exit with another key.
     if change == KeyChange::Write {
         write_key(&clients_path, &exit_key)?;
     }
@@ -70,7 +70,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Refuses keys that two peers have, and keys of removed clients, with the line of the peer.
+/// Refuses keys that two peers have, and keys of removed clients. The error contains the line of the peer.
 fn refuse_keys(clients: &[NewClient], peers: &[Peer], removed: Vec<RemovedView>) -> Result<(), Refused> {
     let removed: HashMap<PublicKey, String> =
         removed.into_iter().map(|removed| (removed.public_key, removed.name)).collect();
@@ -92,7 +92,7 @@ fn refuse_keys(clients: &[NewClient], peers: &[Peer], removed: Vec<RemovedView>)
     Ok(())
 }
 
-/// The port that the clients know, if the exit does not listen there.
+/// Returns the port in the clients' files if the exit does not listen on it.
 fn foreign_port(config: &ExitSettings, server: &WireGuardServer) -> Option<u16> {
     let mut listen = config.wireguard.iter().flat_map(|wireguard| &wireguard.listen);
     server.listen_port.filter(|port| !listen.any(|address| address.port() == *port))
@@ -105,7 +105,7 @@ fn warn_of_port(port: u16) {
     ));
 }
 
-/// Tells the operator what to do next, and what the imported clients lack.
+/// Prints what the operator has to do next, and what does not work for the imported clients.
 fn say_what_is_left(change: KeyChange) {
     output::note("Stop the WireGuard server: both use its key and its addresses.");
     if change == KeyChange::Write {

@@ -7,21 +7,21 @@ use warren_config::derived_name;
 pub(super) struct Label {
     /// The name. It contains only characters that a client's name may have.
     pub(super) name: String,
-    /// Whether the comment says that this is a name.
+    /// Whether the comment states explicitly that this is a name, such as `Name = ...`.
     is_explicit: bool,
 }
 
 impl Label {
-    /// The name that a comment gives. `comment` is the text after the first `#`.
+    /// Returns the name in a comment. `comment` is the text after the first `#`. `None` if it contains no name.
     pub(super) fn of(comment: &str) -> Option<Self> {
         const MARKERS: [&str; 7] =
             ["begin_peer ", "begin ", "client ", "peer ", "user ", "name ", "friendly_name "];
-        // Words with which people begin a note that is not a name.
+        // First words of comments that are notes and not names.
         const NOTES: [&str; 10] =
             ["note", "todo", "date", "added", "created", "updated", "expires", "email", "id", "address"];
         let text = without_identifier(comment.trim_matches('#').trim());
         let lowered = text.to_ascii_lowercase();
-        // Set-up programs write marks behind a peer, and wrap JSON in comments. Neither is a name.
+        // Some set-up programs write end marks after a peer, or JSON in comments. Neither is a name.
         let is_no_name = lowered.starts_with("end_")
             || lowered.starts_with("end ")
             || text.starts_with(['{', '['])
@@ -45,7 +45,8 @@ impl Label {
         Some(Self { name, is_explicit: is_explicit || marked.is_some() })
     }
 
-    /// Returns the more explicit of two names. If both are equally explicit, returns the later one, which is nearer to its peer.
+    /// Chooses between two names of the same peer: the explicit one or, if neither or both are explicit, the later one, which is
+    /// nearer to the peer.
     pub(super) fn better(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(one), Some(other)) if one.is_explicit && !other.is_explicit => Some(one),

@@ -9,10 +9,10 @@ use warren_daemon::output;
 use super::wireguard::{Skipped, WireGuardServer};
 use crate::cli::exit_client::forward_command;
 
-/// The most lines of a file that are named.
+/// Maximum number of lines of the file that are listed.
 const SHOWN: usize = 16;
 
-/// Says which settings of the file are not imported.
+/// Prints which settings of the file are not imported.
 pub(super) fn say(server: &WireGuardServer, planned: &[NewClient], enrolled: &[ClientView]) {
     let new = planned.iter().map(|client| (client.name.as_str(), client.ipv4, client.ipv6));
     let old = enrolled.iter().map(|view| (view.name.as_str(), view.ipv4, view.ipv6));
@@ -58,7 +58,7 @@ fn notes(skipped: &[Skipped], names: &HashMap<IpAddr, &str>) -> Vec<String> {
     notes
 }
 
-/// The forward that an iptables rule describes, and the client to which it leads.
+/// Returns the forward that an iptables rule describes, and the name of the client to which it leads.
 fn forward<'n>(command: &str, names: &HashMap<IpAddr, &'n str>) -> Option<(&'n str, Forward)> {
     let words: Vec<&str> = command.split_whitespace().collect();
     let after = |options: &[&str]| {
@@ -75,14 +75,14 @@ fn forward<'n>(command: &str, names: &HashMap<IpAddr, &'n str>) -> Option<(&'n s
             (address.trim_start_matches('[').trim_end_matches(']').parse().ok()?, Some(to))
         }
     };
-    // A rule with such a condition cannot become a forward, because a forward holds for all visitors.
+    // A rule with a condition on addresses cannot become a forward, because a forward applies to all visitors.
     if words.iter().any(|word| ["!", "-s", "--source", "-d", "--destination"].contains(word)) {
         return None;
     }
     let name = names.get(&address)?;
     let ports: warren_control::PortRange = format!("{protocol}/{}", ports.replace(':', "-")).parse().ok()?;
     let first = match to {
-        // A range at the target must have the same length as the original one.
+        // The range of target ports must be as long as the range of original ports.
         Some(to) => {
             let (first, last) = to.split_once('-').unwrap_or((to, to));
             let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);

@@ -1,4 +1,4 @@
-//! Peers that are clients already, so that an import can be repeated.
+//! Finds the peers that are already clients, so that an import can be repeated.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use warren_wireguard::parse_public_key;
 
 use super::wireguard::Peer;
 
-/// The most names in a sentence.
+/// Maximum number of names in a sentence.
 const SHOWN: usize = 20;
 
-/// The peers that are enrolled already, by the names of their clients.
+/// The names of the clients that peers already have.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Present {
     /// Clients with the settings that the import would give them.
@@ -38,7 +38,7 @@ impl Present {
                 present.same.push(view.name.clone());
                 return false;
             }
-            // A peer that cannot be a client is refused later.
+            // A peer that cannot be a client is kept, and refused later.
             let Ok(client) = client_of(peer) else { return true };
             let has = |address: IpAddr| {
                 Some(address) == client.ipv4.map(IpAddr::V4) || Some(address) == client.ipv6.map(IpAddr::V6)
@@ -55,7 +55,7 @@ impl Present {
         present
     }
 
-    /// Describes these peers, with a line for each kind.
+    /// Describes these peers, with one line for `same` and one for `other_key`.
     pub(super) fn text(&self) -> String {
         let kinds = [
             (&self.same, "already, and stays as it is", "already, and stay as they are"),

@@ -1,9 +1,9 @@
-//! What an import shows before it changes anything.
+//! The table that an import prints before it changes anything.
 
 use warren_control::NewClient;
 use warren_daemon::output;
 
-/// The clients with their addresses and networks.
+/// Formats the clients with their addresses and networks.
 pub(super) fn table(planned: &[NewClient]) -> String {
     let rows = planned.iter().map(|client| {
         let addresses = [client.ipv4.map(|a| a.to_string()), client.ipv6.map(|a| a.to_string())];

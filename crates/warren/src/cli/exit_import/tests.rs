@@ -86,7 +86,7 @@ fn a_repeated_import_goes_on_with_the_peers_that_are_new_and_leaves_the_others()
     let mut store = StoppedExit::new(&config, &exit.directories.state);
     store.change("buero", &warren_control::ClientChange::Rename { to: "anna".to_owned() }).unwrap();
 
-    // The same key under another name is the same client.
+    // A peer with the same key but another name counts as the same client.
     let two = one + &peer("phone", 3, 3);
     exit.import(&two, true).unwrap();
     assert_eq!(exit.names(), ["anna"]);
@@ -95,7 +95,7 @@ fn a_repeated_import_goes_on_with_the_peers_that_are_new_and_leaves_the_others()
     exit.import(&two, false).unwrap();
     assert_eq!(exit.names(), ["anna", "phone"]);
 
-    // Another key with the client's address is another client.
+    // A peer with the client's address but another key counts as another client.
     let refused = exit.import(&(server.clone() + &peer("other", 4, 3)), false).unwrap_err();
     assert!(refused.contains("cannot have the address 10.8.0.3"), "{refused}");
     let twice = server + &peer("a", 5, 5) + &peer("b", 5, 6);
@@ -145,7 +145,7 @@ fn profile_with_a_removed_key_is_not_imported_again() {
     assert!(refused.contains("laptop.toml has the key of a client that was removed"), "{refused}");
     assert_eq!(exit.names().len(), 0);
 
-    // The control: without the old profiles, the same peers are enrolled with new keys.
+    // As a control, without the old profiles, the same peers are enrolled with new keys.
     fs::remove_dir_all(exit.profiles()).unwrap();
     exit.import(TWO, false).unwrap();
     assert_eq!((exit.names().len(), exit.files()), (2, 2));
@@ -259,7 +259,7 @@ fn a_second_import_and_a_profile_that_is_there_change_nothing() {
 fn an_import_that_was_killed_is_gone_on_with() {
     let exit = Exit::new();
     exit.import(TWO, false).unwrap();
-    // The state after a kill before the clients were enrolled, with one profile still missing.
+    // Restores the state of an import that was killed before it had written the last profile and enrolled the clients.
     fs::remove_file(exit.directories.state.join("exit/clients.store")).unwrap();
     fs::remove_file(exit.profiles().join("peer-10-8-0-3.toml")).unwrap();
     let before = fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap();

@@ -16,7 +16,7 @@ pub(super) struct WireGuardServer {
     /// The networks of the server's own addresses.
     pub(super) networks: Vec<IpNet>,
     pub(super) private_key: Option<KeyText>,
-    /// The UDP port that its clients know.
+    /// The UDP port of the server, which is in the clients' files.
     pub(super) listen_port: Option<u16>,
     pub(super) peers: Vec<Peer>,
     /// Settings of the server that have no meaning for an exit.
@@ -43,7 +43,7 @@ pub(super) struct Peer {
     pub(super) preshared_key: Option<KeyText>,
 }
 
-/// The text of a key, and its line. It is parsed only where keys are kept.
+/// The text of a key, and its line. The key is parsed only if the import keeps keys.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct KeyText {
     pub(super) line: usize,
@@ -56,14 +56,15 @@ impl fmt::Debug for KeyText {
     }
 }
 
-/// Reads the file. Notes settings that an exit does not import.
+/// Reads the file. Records settings that an exit does not import.
 ///
 /// # Errors
 /// The first line that cannot be understood.
 pub(super) fn parse(file: &Path, text: &str) -> Result<WireGuardServer, ConfigError> {
     let mut server = WireGuardServer::default();
     let mut is_in_peer = false;
-    // The name in the comments right before a [Peer], and the name of the last [Peer].
+    // `before` is the name in comments since the last setting, which belongs to the next [Peer]. `label` is the name of the
+    // current [Peer].
     let (mut before, mut label): (Option<Label>, Option<Label>) = (None, None);
     wireguard_file::read(file, text, |line, part| {
         match part {
@@ -109,7 +110,8 @@ impl WireGuardServer {
             ("PublicKey", Some(peer)) => peer.public_key = key_text,
             ("PresharedKey", Some(peer)) => peer.preshared_key = key_text,
             ("AllowedIPs", Some(peer)) => peer.allowed_ips.extend(networks(value)?),
-            // An exit needs none of these: it saves its own state, and its clients send the keep-alives.
+            // These settings are ignored, because an exit does not need them: it saves its own state, and its clients send
+            // keep-alives.
             ("SaveConfig" | "Endpoint" | "PersistentKeepalive", _) => {}
             _ if value.is_empty() => {}
             _ => self.skipped.push(Skipped { line, key, value: value.to_owned() }),
@@ -224,8 +226,8 @@ mod tests {
                 format!("[Interface]\nAddress = {key} {key}\n"),
                 "Address has \"(a key, not shown) (a key, not shown)\",",
             ),
-            // If the text were cut before keys are hidden, the rest of the second key would no longer be recognised as
-            // a key, and would be shown.
+            // Keys must be hidden before the text is truncated. Otherwise a truncated second key would not be recognised as a
+            // key, and would be printed.
             (
                 format!("[Interface]\nAddress = PrivateKey={key} {key}\n"),
                 "Address has \"PrivateKey=(a key, not shown) (a key, not shown)\",",

@@ -5,10 +5,10 @@ use std::net::{IpAddr, UdpSocket};
 use super::resolvers::is_public;
 use warren_config::Endpoint;
 
-/// The address to bind to and an address on the internet, for each version of IP. Nothing is sent there.
+/// For each IP version, the address to bind to and an address on the internet, to which nothing is sent.
 const SOMEWHERE: [(&str, &str); 2] = [("0.0.0.0:0", "9.9.9.9:53"), ("[::]:0", "[2620:fe::fe]:53")];
 
-/// The address from which this host sends to the internet. Nothing if that address is private.
+/// Returns an endpoint with the address from which this host sends to the internet. `None` if the address is private.
 pub(super) fn endpoint() -> Option<Endpoint> {
     let address = SOMEWHERE.into_iter().filter_map(|(any, to)| source(any, to).ok()).find(is_public)?;
     let host = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };

@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// A network of this size has addresses for 4,093 clients. 10.0.0.0/8 has 4,096 networks of this size.
+/// The prefix length of the IPv4 pool. Such a network has addresses for 4,093 clients, and 10.0.0.0/8 contains 4,096 of them.
 const IPV4_PREFIX_LENGTH: u8 = 20;
 
-/// An unused network in 10.0.0.0/8. Nothing if 256 draws were all in use.
+/// Draws an unused network in 10.0.0.0/8. `None` if 256 draws were all in use.
 pub(super) fn draw_ipv4(
     taken: &[IpNet],
     mut random: impl FnMut() -> anyhow::Result<u64>,
@@ -30,7 +30,7 @@ pub(super) fn draw_ipv4(
 /// Returns the first subnet of a unique local prefix with a random global ID (RFC 4193 section 3.1).
 pub(super) fn draw_ipv6(mut random: impl FnMut() -> anyhow::Result<u64>) -> anyhow::Result<Ipv6Net> {
     const SUBNET_BITS: u64 = 0xffff;
-    // `fd`, then 40 random bits of the global ID, and 16 bits of the subnet ID, which are zero.
+    // The prefix is `fd`, 40 random bits of the global ID, and a subnet ID of 16 zero bits.
     let global_id = (0xfd << 56) | ((random()? >> 8) & !SUBNET_BITS);
     let network = u128::from(global_id) << 64;
     Ok(Ipv6Net::new_assert(Ipv6Addr::from(network), 64))

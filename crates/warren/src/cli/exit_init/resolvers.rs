@@ -6,19 +6,20 @@ use std::time::{Duration, Instant};
 
 use warren_host::dns::nameservers;
 
-/// Files that list a host's resolvers. The second one lists the resolvers that systemd-resolved asks. The first one may then list
-/// only systemd-resolved itself.
+/// Files that list a host's resolvers. If the first one lists only systemd-resolved itself, the second one lists the resolvers
+/// that systemd-resolved asks.
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
-/// A public resolver (Quad9) that does not record who asks. It is used if clients can reach none of this host's resolvers.
+/// A public resolver (Quad9) that does not log its clients' addresses. It is used if clients can reach none of this host's
+/// resolvers.
 const PUBLIC: [&str; 2] = ["9.9.9.9", "149.112.112.112"];
-/// Maximum number of resolvers. The C library uses no more from resolv.conf(5).
+/// Maximum number of resolvers, which is also the C library's limit for resolv.conf(5).
 const MOST: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(1);
 const PORT: u16 = 53;
 /// A query for the root's name servers, which every resolver knows (RFC 1035 section 4.1).
 const QUERY: [u8; 17] = [0x57, 0x61, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
 
-/// Resolvers that answered.
+/// Returns this host's resolvers that clients can reach and that answer.
 pub(super) fn reachable() -> Vec<IpAddr> {
     let texts = FILES.map(|file| fs::read_to_string(file).unwrap_or_default());
     let own = answering(&candidates(&texts.concat()));
@@ -43,7 +44,7 @@ fn candidates(text: &str) -> Vec<IpAddr> {
 pub(super) fn is_public(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
-            // 100.64.0.0/10, the addresses that carriers share among customers (RFC 6598).
+            // 100.64.0.0/10 is the shared address space for carrier-grade NAT (RFC 6598).
             let is_shared = address.octets()[0] == 100 && address.octets()[1] & 0xc0 == 64;
             !(address.is_private()
                 || address.is_loopback()
@@ -65,7 +66,8 @@ pub(super) fn is_public(address: &IpAddr) -> bool {
 
 /// The resolvers that answer in time, in the given order.
 fn answering(candidates: &[IpAddr]) -> Vec<IpAddr> {
-    // All resolvers are asked before the first answer is awaited, so that silent ones cost one second together.
+    // All resolvers are asked before the first answer is awaited, so that several silent ones together delay the result by only
+    // one second.
     let deadline = Instant::now() + PATIENCE;
     let sockets: Vec<(IpAddr, UdpSocket)> =
         candidates.iter().filter_map(|address| Some((*address, ask(*address).ok()?))).collect();
@@ -84,11 +86,12 @@ fn ask(resolver: IpAddr) -> std::io::Result<UdpSocket> {
 }
 
 fn has_answered(socket: &UdpSocket, deadline: Instant) -> bool {
-    // Never zero: a socket rejects a timeout of zero. A millisecond is enough to read an answer that is already here.
+    // The time is at least a millisecond, because a socket does not accept a timeout of zero. This is enough to read an answer
+    // that has already arrived.
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let mut answer = [0; 512];
     let length = socket.set_read_timeout(Some(left)).and_then(|()| socket.recv(&mut answer));
-    // The query's ID, and the bit that marks an answer.
+    // An answer has the query's ID, and the response bit set.
     length.is_ok_and(|length| length >= QUERY.len()) && answer[..2] == QUERY[..2] && answer[2] & 0x80 != 0
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Translated {
 /// Translates a file.
 ///
 /// # Errors
-/// When nothing would go through the tunnel.
+/// When no network would go through the tunnel.
 pub(super) fn translate(file: &Path, client: &WireGuardClient) -> Result<Translated, ConfigError> {
     let mut notes = Vec::new();
     if client.allowed.is_empty() {
@@ -31,7 +31,8 @@ pub(super) fn translate(file: &Path, client: &WireGuardClient) -> Result<Transla
     }
     let (include, exclude) = networks(client, &mut notes);
     let is_full = include.iter().any(|network| network.prefix_len() == 0);
-    // With wg-quick, routes of the main table win over the tunnel's, so a LAN stays reachable. The profile does the same.
+    // With wg-quick, routes in the main table take precedence over the tunnel's default route, so the LAN stays reachable. The
+    // profile gets the same behaviour.
     let mut settings = format!(
         "[routes]\ninclude = {}\nexclude = {}\nlan = \"auto\"   # private networks on this machine's links stay reachable while there is \
          no kill switch\n",
@@ -49,7 +50,7 @@ pub(super) fn translate(file: &Path, client: &WireGuardClient) -> Result<Transla
     Ok(Translated { settings, notes })
 }
 
-/// The networks to include and to exclude. WireGuard has no exclusions: a file lists everything else instead.
+/// Returns the networks to include and to exclude. WireGuard has no exclusions, so a file lists all other networks instead.
 fn networks(client: &WireGuardClient, notes: &mut Vec<String>) -> (Vec<IpNet>, Vec<IpNet>) {
     let (mut include, mut exclude) = (Vec::new(), Vec::new());
     for everything in [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())] {
@@ -110,10 +111,10 @@ fn left_out(within: IpNet, networks: &[IpNet]) -> Option<Vec<IpNet>> {
     Some(left)
 }
 
-/// If the list of excluded networks is longer, the networks stay as the file lists them.
+/// Maximum number of excluded networks. If more are needed, the profile includes the networks as the file lists them.
 const MOST_EXCLUDED: usize = 64;
 
-/// The section of resolvers. Empty if the exit's are used.
+/// Returns the `[dns]` section. Empty if the exit's resolvers are used.
 fn resolvers(client: &WireGuardClient, is_full: bool, notes: &mut Vec<String>) -> String {
     let (own, listed): (Vec<IpAddr>, Vec<IpAddr>) =
         client.resolvers.iter().partition(|resolver| is_servers_own(client, **resolver));
@@ -158,7 +159,8 @@ fn is_servers_own(client: &WireGuardClient, resolver: IpAddr) -> bool {
     })
 }
 
-/// Whether commands make a kill switch, in the form that wg-quick(8) shows: what leaves by another device is rejected or dropped.
+/// Whether the commands contain a kill switch like the example in wg-quick(8), which rejects or drops packets that leave by
+/// another device.
 fn blocks_all_else(client: &WireGuardClient) -> bool {
     client.commands.iter().any(|(key, command)| {
         let is_up = matches!(*key, "PreUp" | "PostUp");
@@ -198,7 +200,8 @@ fn others(client: &WireGuardClient, notes: &mut Vec<String>) {
     }
 }
 
-/// Keys that a user may miss. PrivateKey, Address, PublicKey and Endpoint have their counterparts in every profile.
+/// Keys of the file that the profile does not contain. PrivateKey, Address, PublicKey and Endpoint are not listed, because every
+/// profile has their counterparts.
 const OTHERS: [(&str, &str); 5] = [
     ("MTU", "the exit sets the MTU; to use another one, set mtu in [tun]"),
     ("Table", "Warren has a routing table of its own"),

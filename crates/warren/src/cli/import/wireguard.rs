@@ -18,11 +18,11 @@ pub(super) struct WireGuardClient {
     pub(super) domains: Vec<String>,
     /// The networks of all peers.
     pub(super) allowed: Vec<IpNet>,
-    /// The peers' addresses, where they are not names.
+    /// The addresses of peers' endpoints that are not names.
     pub(super) endpoints: Vec<IpAddr>,
     /// Commands of PreUp, PostUp, PreDown and PostDown, each with its key.
     pub(super) commands: Vec<(&'static str, String)>,
-    /// Other keys of the file, once each, in the order in which Warren lists them.
+    /// Other keys of the file, each once, in a fixed order.
     pub(super) others: Vec<&'static str>,
     pub(super) peers: usize,
 }

@@ -1,7 +1,7 @@
 //! Finds a browser, and the arguments that give it a profile of its own.
 //!
-//! A browser that runs already would open the page itself, outside the portal's cgroup. So xdg-open cannot be used, and each
-//! browser is told to start a new instance.
+//! If a browser already runs, a second start with the same profile would make the running browser open the page, outside the
+//! portal's cgroup. So xdg-open cannot be used, and each browser is told to start a new instance.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -16,21 +16,21 @@ pub(super) struct Browser {
     kind: Kind,
 }
 
-/// How a browser is told to use another profile.
+/// The kind of browser, which decides the arguments for a separate profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Firefox,
     Chromium,
     Epiphany,
-    /// In a terminal, without profiles.
+    /// A browser in a terminal, which has no profiles.
     Text,
 }
 
 impl Browser {
-    /// The browser that `$BROWSER` names, or else the first known one on the search path.
+    /// Returns the first usable browser in `$BROWSER`, or else the first known browser on the search path.
     ///
     /// # Errors
-    /// Why none can be used, and what to do.
+    /// Why no browser can be used, and what to do.
     pub(super) fn find() -> anyhow::Result<Self> {
         let wanted = std::env::var_os("BROWSER").filter(|wanted| !wanted.is_empty());
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -107,7 +107,7 @@ impl Browser {
     }
 }
 
-/// DNS over HTTPS would bypass the network's resolver, which alone knows the login page.
+/// DNS over HTTPS is switched off, because only the network's own resolver knows the login page.
 const FIREFOX_SETTINGS: &str = "user_pref(\"network.trr.mode\", 5);\n\
                                 user_pref(\"browser.aboutwelcome.enabled\", false);\n\
                                 user_pref(\"datareporting.policy.dataSubmissionEnabled\", false);\n\
@@ -143,8 +143,8 @@ fn on_path(name: &str, path: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(path).map(|directory| directory.join(name)).find(is_program)
 }
 
-/// Whether a program is started by snapd or flatpak, which move it to a cgroup of their own. On Ubuntu, the program with a
-/// browser's name may be a script that starts the snap.
+/// Whether a program is started by snapd or flatpak, which move it to a cgroup of their own. On Ubuntu, a browser's program file
+/// may be a script that starts the snap.
 fn leaves_its_group(program: &Path) -> bool {
     let behind_links = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let is_of_snap = |path: &Path| {

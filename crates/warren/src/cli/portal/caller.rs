@@ -14,7 +14,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// The user in the environment that sudo(8) makes; root without it.
+    /// Returns the user in the environment variables of sudo(8). Without them, returns root.
     ///
     /// # Errors
     /// When /etc/passwd does not list the user.
@@ -47,7 +47,7 @@ impl Caller {
         self.number == 0
     }
 
-    /// The words in front of a command that run it as this user, without root's powers.
+    /// Returns the command line prefix that runs a command as this user, without root's privileges.
     pub(super) fn words(&self) -> Vec<OsString> {
         if self.is_root() {
             return Vec::new();
@@ -57,7 +57,7 @@ impl Caller {
         words.map(OsString::from).to_vec()
     }
 
-    /// The variables that the user's programs expect and sudo(8) does not keep.
+    /// The environment variables that the user's programs need and sudo(8) removes.
     pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
         if self.is_root() {
             return Vec::new();
@@ -77,7 +77,7 @@ impl Caller {
     }
 }
 
-/// The display of a Wayland session, unless the environment names one.
+/// Finds the display of a Wayland session, unless an environment variable contains one.
 fn wayland(runtime: &Path) -> Option<OsString> {
     if std::env::var_os("WAYLAND_DISPLAY").is_some() {
         return None;

@@ -20,12 +20,12 @@ use warren_daemon::output;
 /// Shows the page until its browser ends.
 ///
 /// # Errors
-/// Why it cannot be shown.
+/// Why the page cannot be shown.
 pub(super) async fn run(directories: &Directories, arguments: &PortalArgs) -> anyhow::Result<()> {
     let name = arguments.profile.as_ref().context("name a profile")?.to_string_lossy();
     let group = ExecGroup::of_portal(&name)?;
     if !is_in(&group)? {
-        // Only root's command moves this process itself.
+        // If the command was not started by root, the daemon must move this process into the cgroup.
         ask_to_be_moved(directories, &name).await?;
     }
     if !is_in(&group)? {
@@ -38,7 +38,7 @@ pub(super) async fn run(directories: &Directories, arguments: &PortalArgs) -> an
     let browser = Browser::find()?;
     let profile = browser.make_profile()?;
     let shown = show(&browser.words(&profile, &page), &page).await;
-    // This also removes what the login page has stored.
+    // This also removes the cookies and other data of the login page.
     if let Err(error) = std::fs::remove_dir_all(&profile) {
         output::warn(format!("cannot remove {}: {error}; remove it by hand", profile.display()));
     }
@@ -51,7 +51,7 @@ fn is_in(group: &ExecGroup) -> anyhow::Result<bool> {
 }
 
 async fn ask_to_be_moved(directories: &Directories, name: &str) -> anyhow::Result<()> {
-    // Checked first: the portal's time begins with the answer.
+    // This is checked before the daemon is asked, because the portal's time begins with the daemon's answer.
     drop(Shadowed::for_user(Side::Outside)?);
     match ask_for(&directories.runtime, name, UserWish::Portal).await {
         Err(AskError::NotRunning) => {
@@ -64,7 +64,7 @@ async fn ask_to_be_moved(directories: &Directories, name: &str) -> anyhow::Resul
     }
 }
 
-/// The address of the login page, or else one at which the network shows it.
+/// Returns the address of the login page. If it is unknown, returns an address for which the network shows the login page.
 async fn find_page(asked: &PlainUrl) -> String {
     match asked.ask().await {
         Found::Page(page) => {
@@ -111,7 +111,7 @@ async fn show(words: &[OsString], page: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Ends the browser, which then no longer writes into its profile.
+/// Ends the browser, so that it no longer writes into its profile.
 async fn end(child: &mut Child) -> anyhow::Result<()> {
     child.kill().await.context("cannot end the browser")
 }

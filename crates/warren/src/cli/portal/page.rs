@@ -9,7 +9,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use warren_client::login_page;
 
-/// A page that is asked for without TLS, as `http://example.com/`.
+/// The URL of a page that is requested without TLS, such as `http://example.com/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlainUrl {
     host: String,
@@ -31,7 +31,7 @@ pub(super) enum Found {
 }
 
 impl Found {
-    /// How much the answer tells about a login page.
+    /// Returns a rank: the higher, the more the answer reveals about a login page.
     fn tells(&self) -> u8 {
         match self {
             Self::NoAnswer(_) => 0,
@@ -43,10 +43,10 @@ impl Found {
 }
 
 impl PlainUrl {
-    /// A page whose text is known, at a host that exists for such purposes (RFC 2606).
+    /// A page with known content, at a domain that is reserved for examples (RFC 2606).
     pub(crate) const DEFAULT: &'static str = "http://example.com/";
 
-    /// Asks for the page over both IP versions at once, because a network may have its login page on one and nothing on the other.
+    /// Requests the page over both IP versions at once, because a network may answer with its login page on only one of them.
     pub(super) async fn ask(&self) -> Found {
         let addresses = match timeout(PATIENCE, lookup_host((self.host.as_str(), self.port))).await {
             Ok(Ok(addresses)) => addresses.collect::<Vec<_>>(),
@@ -59,7 +59,7 @@ impl PlainUrl {
             None => Found::NoAnswer("no address".to_owned()),
         };
         let (ipv4, ipv6) = tokio::join!(ask(first(false)), ask(first(true)));
-        // Prefers the IP version whose answer tells more.
+        // The answer that reveals more is used.
         if ipv6.tells() > ipv4.tells() { ipv6 } else { ipv4 }
     }
 
@@ -89,7 +89,7 @@ impl PlainUrl {
     }
 }
 
-/// Whether a redirection can be given to a browser as an argument. Anybody on the network may have written it.
+/// Whether the target of a redirect is safe as an argument of a browser, because anybody on the network may have written it.
 fn is_safe(location: &str) -> bool {
     let is_web = ["http://", "https://"].iter().any(|scheme| location.starts_with(scheme));
     is_web && location.len() <= LONGEST_URL && location.bytes().all(|byte| byte.is_ascii_graphic())

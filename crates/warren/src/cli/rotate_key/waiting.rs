@@ -13,32 +13,32 @@ use warren_control::{ClientView, InvitationView, PageQuery};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// The most clients that are listed as text.
+/// Maximum number of clients that are listed as text.
 const MOST_SHOWN: usize = 20;
 
 /// The state of a rotation.
 #[derive(Debug, Serialize)]
 pub(super) struct Waiting {
-    /// The number of clients that pin a key of the exit. WireGuard clients use another key.
+    /// The number of clients that pin a key of the exit. WireGuard clients do not count, because they use another key.
     clients: usize,
     /// The clients that have not connected with the new key, by name.
     waiting: Vec<WaitingClient>,
     /// The names of open invitations. Invitations from before the rotation contain the old key.
     invitations: Vec<String>,
     /// At an exit of a fleet: the names of clients that have never connected to any exit. The rotation does not wait for them,
-    /// because nobody knows which exit their profiles name.
+    /// because it is unknown which exit is in their profiles.
     never_seen: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 struct WaitingClient {
     name: String,
-    /// In the format of RFC 3339. `None` if it was never seen.
+    /// When the client was last seen, in the format of RFC 3339. `None` if it was never seen.
     last_seen: Option<String>,
     needs: Need,
 }
 
-/// What must happen before a client has the new key.
+/// What is needed before a client connects with the new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Need {
@@ -63,7 +63,7 @@ impl Waiting {
         new: PublicKey,
     ) -> anyhow::Result<Self> {
         let (directories, path) = (directories.clone(), config.path.clone());
-        // Runs on another thread, because the store blocks until the exit answers.
+        // Reading the store blocks until the exit answers, so it runs on another thread.
         let listing = tokio::task::spawn_blocking(move || {
             let config = warren_config::load_exit(&path)?;
             let mut store = store::open(&directories, &config)?;
@@ -75,17 +75,19 @@ impl Waiting {
         let listing: anyhow::Result<Listing> = listing.await.context("cannot list the clients")?;
         let (clients, invitations) = listing?;
         let invitations = invitations.into_iter().map(|invitation| invitation.name).collect();
-        // Other clients of the fleet have the new key from its roster.
+        // In a fleet, only clients that use the old key of this exit matter, because all other clients get the new key from the
+        // roster.
         let only_of = config.fleet.as_ref().and(config.keys.old.as_ref()).map(|old| old.public());
         Ok(Self { invitations, ..Self::of(&clients, new, only_of) })
     }
 
-    /// At an exit of a fleet, `only_of` is the old key. Clients that were last at another exit are left out, because they pin
-    /// that exit's key.
+    /// At an exit of a fleet, `only_of` is the old key. Clients that last connected to another exit are left out, because they
+    /// pin that exit's key.
     fn of(clients: &[ClientView], new: PublicKey, only_of: Option<PublicKey>) -> Self {
         let is_own = |client: &ClientView| match (only_of, client.exit_key) {
             (Some(old), Some(key)) => key == old || key == new,
-            // The fleet did not record where this client was last seen, so the client may have a profile of this exit.
+            // The fleet has not recorded to which exit this client last connected, so the client may have a profile for this
+            // exit.
             (Some(_), None) => client.last_seen.is_some(),
             (None, _) => true,
         };
@@ -118,7 +120,7 @@ impl Waiting {
         self.waiting.iter().any(|client| client.needs == Need::Nothing)
     }
 
-    /// Says how many clients have not connected with the new key.
+    /// Describes how many clients have not connected with the new key.
     pub(super) fn count(&self) -> String {
         let (waiting, clients) = (self.waiting.len(), self.clients);
         let have = if waiting == 1 { "has" } else { "have" };
@@ -148,7 +150,7 @@ impl Waiting {
         format!("{}:\n{table}{more}{}", self.count(), self.others())
     }
 
-    /// Says what happens to open invitations, and to clients that no exit has seen.
+    /// Describes what happens to open invitations, and to clients that have never connected.
     pub(super) fn others(&self) -> String {
         let mut text = String::new();
         if !self.invitations.is_empty() {

@@ -1,4 +1,4 @@
-//! Describes a connection's path in words: its losses, their repair, and its queue.
+//! Describes a connection's path in words: its losses, what remains of them after repair, and its queue.
 
 use super::units::percent;
 use warren_control::status::{ConnectionStatus, ControllerStatus, RepairStatus};

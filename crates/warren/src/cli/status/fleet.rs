@@ -67,7 +67,7 @@ fn add_certificates(fields: &mut Fields, fleet: &FleetStatus) {
     }
 }
 
-/// Every exit of the fleet, a line each.
+/// Formats every exit of the fleet, one per line.
 pub(super) fn exits(fleet: &FleetStatus) -> String {
     let line = |exit: &FleetExitStatus| {
         let behind = match exit.is_behind() {

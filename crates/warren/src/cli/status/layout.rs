@@ -32,12 +32,12 @@ impl std::fmt::Display for Fields {
     }
 }
 
-/// `text` after `lead`, broken between words to fit 80 columns. Further lines are indented to the first word.
+/// Returns `text` after `lead`, with line breaks between words to fit 80 columns. Further lines are indented to the first word.
 pub(super) fn hanging(lead: &str, text: &str) -> String {
     hanging_within(COLUMNS, lead, text)
 }
 
-/// `text` after `lead`, broken between words to fit any number of columns. A longer word stays whole.
+/// Like [`hanging`], for any number of columns. A word that is longer than a line is not broken.
 pub(super) fn hanging_within(columns: usize, lead: &str, text: &str) -> String {
     let indent = lead.chars().count();
     let mut written = String::new();
@@ -56,7 +56,7 @@ pub(super) fn hanging_within(columns: usize, lead: &str, text: &str) -> String {
         line.push_str(word);
         is_empty = false;
     }
-    // Without any word, the line would end with the spaces of `lead`, so they are trimmed.
+    // If there is no word, the spaces at the end of `lead` are trimmed.
     let _ = writeln!(written, "{}", line.trim_end());
     written
 }

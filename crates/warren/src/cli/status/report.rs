@@ -64,7 +64,7 @@ fn fields(status: &Status) -> Fields {
 
 fn add_client(fields: &mut Fields, client: &ClientStatus) {
     let address = client.exit.address.map(|address| address.to_string());
-    // An endpoint that is an address need not be printed twice.
+    // If the endpoint is an address, the address is not printed a second time.
     let address = address.filter(|address| *address != client.exit.endpoint);
     let address = address.map(|address| format!(" ({address})")).unwrap_or_default();
     fields.add("exit", format!("{}{address}", client.exit.endpoint));
@@ -88,7 +88,7 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     }
 }
 
-/// Describes the exit to which the client moves, and the flows that still use the old one.
+/// Describes the exit to which the client moves, and how many flows still use the old one.
 pub(super) fn moving(client: &ClientStatus) -> Option<String> {
     let MoveStatus { from, to, has_switched, flows_at_old_exit, .. } = client.moving.as_ref()?;
     Some(match (has_switched, flows_at_old_exit) {
@@ -99,7 +99,7 @@ pub(super) fn moving(client: &ClientStatus) -> Option<String> {
     })
 }
 
-/// The fleet, its roster's serial, and the exit in use by its name there.
+/// Describes the fleet: its name, its roster's serial number, and the name of the exit in use.
 pub(super) fn fleet(client: &ClientStatus) -> Option<String> {
     let fleet = client.roster.as_ref()?;
     let exit = fleet.exit.as_ref().map(|exit| format!(", exit {exit}")).unwrap_or_default();
@@ -153,7 +153,7 @@ fn add_exit(fields: &mut Fields, exit: &ExitStatus) {
     exit.fleet.iter().for_each(|fleet| fleet::add_line(fields, fleet));
 }
 
-/// How strangers are treated, and how many were turned away.
+/// Describes whether the exit answers strangers, and how many were turned away.
 fn strangers(exit: &ExitStatus) -> String {
     let mut text = if exit.silent { "get no answer".to_owned() } else { "get an answer".to_owned() };
     for (reason, count) in exit.strangers.iter().filter(|(_, count)| **count > 0) {
@@ -193,7 +193,7 @@ fn add_traffic(fields: &mut Fields, status: &Status) {
     );
 }
 
-/// Each session takes two lines, because addresses can be long.
+/// Formats the sessions. Each takes two lines, because addresses can be long.
 fn sessions(status: &Status, exit: &ExitStatus) -> String {
     exit.sessions.iter().map(|session| session_lines(status, session)).collect()
 }
@@ -254,7 +254,7 @@ fn paths(status: &Status) -> String {
     if lines.is_empty() { lines } else { format!("\npaths\n{lines}") }
 }
 
-/// A connection's number in its session. On an exit, with the client's name.
+/// Returns a connection's number in its session, on an exit with the client's name.
 pub(super) fn connection_name(status: &Status, connection: &ConnectionStatus) -> String {
     let sessions = status.exit.as_ref().map(|exit| exit.sessions.as_slice()).unwrap_or_default();
     let session = sessions.iter().find(|session| Some(session.id) == connection.session);
@@ -265,7 +265,7 @@ pub(super) fn connection_name(status: &Status, connection: &ConnectionStatus) ->
     }
 }
 
-/// The beginning of a name that is too long for its column.
+/// Shortens a name that is too long for its column.
 fn shortened(name: &str, most: usize) -> String {
     if name.chars().count() <= most {
         return name.to_owned();
@@ -301,10 +301,10 @@ pub(super) fn dropped_by_reason(status: &Status) -> Vec<(&str, u64)> {
     packets.chain(queries).filter(|(_, count)| *count > 0).collect()
 }
 
-/// Stands for queries to the stub resolver among the reasons.
+/// The name under which dropped queries to the stub resolver appear among the reasons.
 const QUERIES: &str = "dns_queries";
 
-/// The changes on this host alone.
+/// Formats only the changes on this host.
 pub(super) fn changes(status: &Status) -> String {
     match host_changes(status) {
         none if none.is_empty() => "Nothing is changed on this host.\n".to_owned(),
@@ -324,5 +324,5 @@ fn host_changes(status: &Status) -> String {
     format!("\nchanged on this host; {undoing}\n{}", lines.collect::<String>())
 }
 
-/// The longest part of a client's name, so that the table keeps its columns.
+/// Maximum length to which clients' names are shortened, so that the table keeps its columns.
 const MOST_OF_A_NAME: usize = 12;

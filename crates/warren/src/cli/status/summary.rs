@@ -1,4 +1,4 @@
-//! A status in ten lines of 80 columns, one more line for a fleet, and one for each problem.
+//! Formats a status in ten lines of 80 columns, plus one line for a fleet and one for each problem.
 
 use super::condition::condition;
 use super::fleet;
@@ -31,7 +31,7 @@ pub(super) fn summary(status: &Status) -> String {
 
 fn add_client(fields: &mut Fields, status: &Status, client: &ClientStatus) {
     let address = client.exit.address.map(|address| address.to_string());
-    // An endpoint that is an address need not be printed twice.
+    // If the endpoint is an address, the address is not printed a second time.
     let address = address.filter(|address| *address != client.exit.endpoint);
     let address = address.map(|address| format!(" ({address})")).unwrap_or_default();
     let distance = status.shortest_rtt_ms().map(|rtt| format!(", {}", round_trip(rtt))).unwrap_or_default();
@@ -79,7 +79,7 @@ fn kill_switch(client: &ClientStatus) -> String {
     }
 }
 
-/// How many connections there are, and the condition of the path that loses most.
+/// Describes how many connections there are, and the condition of the path with the highest loss.
 fn connections(status: &Status, client: &ClientStatus) -> String {
     let attached = status.connections.iter().filter(|connection| connection.index.is_some()).count();
     let granted = client.session.as_ref().map(|session| session.connections).unwrap_or_default();
@@ -113,7 +113,7 @@ fn add_traffic(fields: &mut Fields, status: &Status) {
 
 fn dropped(status: &Status) -> String {
     let mut reasons = dropped_by_reason(status);
-    // The line may have no room for all of them.
+    // The most frequent reasons come first, because the line may not have room for all reasons.
     reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let named: Vec<String> = reasons.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
     if named.is_empty() { "nothing".to_owned() } else { fitting("", &named) }
@@ -125,7 +125,7 @@ fn fitting(lead: &str, items: &[String]) -> String {
     for (number, item) in items.iter().enumerate() {
         let separator = if number == 0 { "" } else { ", " };
         let left = items.len() - number - 1;
-        // After the last item, no count follows, so it needs no room for one.
+        // After the last item, no room is needed for the count of remaining items.
         let room = VALUE - if left == 0 { 0 } else { " and 9999 more".len() };
         if number > 0 && text.chars().count() + separator.len() + item.chars().count() > room {
             return format!("{text} and {} more", left + 1);
@@ -136,7 +136,7 @@ fn fitting(lead: &str, items: &[String]) -> String {
     text
 }
 
-/// Columns for a value, beside the longest label and its margins.
+/// Number of columns for a value, next to the longest label and its margins.
 const VALUE: usize = COLUMNS - "  kill switch  ".len();
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ pub(crate) fn moment(rfc3339: &str) -> String {
 /// Formats how long ago an RFC 3339 time was, such as `5 min ago`. Returns the text itself if it cannot be parsed.
 pub(crate) fn ago(rfc3339: &str, now: SystemTime) -> String {
     let Ok(then) = humantime::parse_rfc3339(rfc3339) else { return rfc3339.to_owned() };
-    // The clocks of two hosts may differ a little, and times are cut to seconds. So a time may even lie in the future.
+    // The time may be in the future, because the clocks of two hosts may differ a little and times are truncated to seconds. It
+    // counts as now.
     match now.duration_since(then).unwrap_or_default() {
         passed if passed < Duration::from_secs(2) => "now".to_owned(),
         passed => format!("{} ago", span(passed)),
@@ -38,7 +39,7 @@ fn span(time: Duration) -> String {
     format!("{} {unit}", seconds / length)
 }
 
-/// Formats a number of bytes with a decimal unit, as link speeds have it.
+/// Formats a number of bytes with a decimal unit, as is usual for link speeds.
 pub(crate) fn bytes(count: u64) -> String {
     scaled(count as f64, &["B", "kB", "MB", "GB", "TB"])
 }

@@ -28,18 +28,18 @@ const EVERY: Duration = Duration::from_secs(1);
 pub(super) async fn watch(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let directory = &DaemonDirectory::new(&directories.runtime, name);
     let mut history = History::default();
-    // Asked once before the terminal is taken over, so that an error appears as for any other command.
+    // The daemon is asked once before the terminal is taken over, so that an error is printed as for any other command.
     match ask_status(&directory.socket()).await {
         Ok(status) => history.add(Instant::now(), status),
         Err(error) => return Err(failure(error, directories, name).await),
     }
     let mut terminal = Terminal::open()?;
     let mut notice = None;
-    // Outlives a round of the loop, so that a key press does not restart the pause.
+    // The future is kept across rounds of the loop, so that a key press does not restart the pause.
     let mut next = Box::pin(look(directory, EVERY));
     loop {
         if terminal.draw(&screen(&history, notice.as_deref(), terminal.look())).is_err() {
-            // The terminal is closed, so nobody is watching.
+            // Drawing fails if the terminal was closed, so the watch ends.
             return Ok(());
         }
         tokio::select! {

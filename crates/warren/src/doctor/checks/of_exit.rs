@@ -6,7 +6,7 @@ use super::super::facts::{ExitFacts, Facts};
 use super::super::finding::{Finding, Repair};
 use warren_exit::other_firewalls::InTheWay;
 
-/// A connection tracking table below this size soon fills up on an exit.
+/// The smallest good size of the connection tracking table. On an exit, a smaller table fills up soon.
 const CONNTRACK: u64 = 65_536;
 
 /// Every check of the exit.
@@ -44,8 +44,7 @@ fn port(exit: &ExitFacts) -> Finding {
             "stop that program (ss -lunp), or change listen in exit.toml",
         );
     }
-    // The kernel's list of ports does not say whose they are. While the exit runs, they are assumed to be its
-    // own.
+    // The kernel's list of ports does not show which program uses them. While the exit runs, they are assumed to be the exit's.
     if exit.is_running && exit.ports_in_use.len() < exit.ports.len() {
         let why = "clients cannot reach it";
         let found = format!("the exit runs, but does not listen on all of UDP {}", list(&exit.ports));
@@ -64,8 +63,8 @@ fn port(exit: &ExitFacts) -> Finding {
 
 fn addresses(facts: &Facts, exit: &ExitFacts) -> Finding {
     const CHECK: &str = "addresses";
-    // The addresses and routes of a running exit lie inside its pools. So only a network that is larger than a pool and
-    // contains it can be somebody else's.
+    // The addresses and routes of a running exit are inside its pools. So only a route or address whose network is larger than a
+    // pool and contains it belongs to another network.
     let is_others = |network: &IpNet, pool: &IpNet| {
         if exit.is_running {
             network.contains(pool) && network != pool
@@ -100,7 +99,7 @@ fn forwarding(facts: &Facts, exit: &ExitFacts) -> Finding {
     if ipv4_is_off || ipv6_is_off {
         let found = "the exit runs, but something has turned forwarding off";
         let why = "clients are connected but have no internet";
-        // There is no repair for `--fix`: it would turn forwarding on for the whole host, and so for strangers too.
+        // `--fix` makes no repair, because it would turn forwarding on for the whole host, and so also for others than clients.
         let fix = "the exit turns it on again within seconds. Find out what turns it off (sysctl.d, another firewall). If it stays off, \
                    restart the exit: systemctl restart warren-exit";
         return Finding::problem(CHECK, found, why, fix);
@@ -120,7 +119,7 @@ fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {
     let why =
         "clients are connected but have no internet: answers to their inner addresses cannot be routed back";
     let list = |pools: &[&IpNet]| pools.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-    // A routed public prefix needs no NAT. A private one has no route back from the internet.
+    // A public prefix that is routed to this host needs no NAT. A private prefix does, because the internet has no route to it.
     let private: Vec<&IpNet> = exit.untranslated.iter().filter(|pool| is_private(pool)).collect();
     if !private.is_empty() {
         let found = format!("off, as exit.toml says, but {} is private", list(&private));
@@ -139,7 +138,7 @@ fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {
             let found = "the exit runs, but its nftables table does not translate";
             Finding::problem(CHECK, found, why, "restart the exit: systemctl restart warren-exit")
         }
-        // `None` if the rules could not be read. Then there is nothing to judge.
+        // `translates` is `None` if the rules could not be read. In that case nothing is reported.
         (true, _) => Finding::good(CHECK, format!("clients get the address of {}", egress.device)),
         (false, _) => Finding::good(CHECK, "the exit turns it on when it starts"),
     }
@@ -177,7 +176,7 @@ fn path_mtu(facts: &Facts) -> Option<Finding> {
 fn tun_offload(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "tun offload";
     let is_on = |name: &str| facts.network.tun_features.get(name).copied();
-    // For the kernel, the packets that the exit reads from the TUN are transmissions, so the features are those of `tx`.
+    // To the kernel, packets that the exit reads from the TUN are transmitted packets, so the `tx` features matter.
     let (tcp, udp) = (is_on("tx-tcp-segmentation")?, is_on("tx-udp-segmentation")?);
     let lacking = match (tcp, udp) {
         (true, true) => return Some(Finding::good(CHECK, "the TUN takes super-packets of TCP and UDP")),
@@ -229,7 +228,7 @@ fn receive_offload(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "udp offload of the link";
     let egress = facts.network.egress.as_ref()?;
     let forwards = egress.features.get("rx-udp-gro-forwarding").copied()?;
-    // With this feature the kernel chains packets in a list instead of merging them into one.
+    // With `rx-gro-list`, the kernel chains packets in a list instead of merging them.
     let lists = egress.features.get("rx-gro-list").copied().unwrap_or(false);
     if forwards && !lists {
         return Some(Finding::good(CHECK, format!("{} merges forwarded UDP packets", egress.device)));
@@ -248,11 +247,11 @@ fn connection_tracking(facts: &Facts) -> Option<Finding> {
     let (count, max) = facts.network.conntrack?;
     let found = format!("{count} of {max} connections are tracked");
     let why = "NAT tracks every flow of every client, and new flows are dropped once the table is full";
-    // At least four times the smallest good size, and at least twice the size now.
+    // The proposed size is at least four times the smallest good size, and at least twice the current size.
     let larger = (2 * max).max(4 * CONNTRACK);
     let fix = format!("run: sysctl -w {KEY}={larger}");
     let set = Repair::sysctl(KEY, larger);
-    // More than 80 % full.
+    // The table is more than 80 % full.
     Some(if count.saturating_mul(10) > max.saturating_mul(8) {
         Finding::problem(CHECK, found, why, fix).with(set)
     } else if max < CONNTRACK {

@@ -67,7 +67,7 @@ fn path(carries: u32) -> Path {
     Path { to: [9, 9, 9, 9].into(), asked: 1_500, carries }
 }
 
-/// Changes the facts, and returns the only finding that is then not good.
+/// Changes the facts, and returns the only finding that is not good after the change.
 fn only(change: impl FnOnce(&mut Facts)) -> Finding {
     let mut facts = good();
     change(&mut facts);
@@ -184,7 +184,7 @@ fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
     for (check, verdict, change) in cases {
         let change_alone = |facts: &mut Facts| {
             change(facts);
-            // The addresses of a stopped exit are not on the host.
+            // A stopped exit's addresses are not on the host.
             if !exit(facts).is_running {
                 facts.network.networks.clear();
             }

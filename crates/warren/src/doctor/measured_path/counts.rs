@@ -1,4 +1,4 @@
-//! What the tunnel's connections counted between two samples.
+//! The counts of the tunnel's connections between two samples.
 
 use serde::Serialize;
 use warren_control::status::{ConnectionStatus, Status, percent};
@@ -17,7 +17,7 @@ impl Loss {
     }
 }
 
-/// The change of all connections together. A connection that is missing from the first sample is left out.
+/// The sum of the changes of all connections. A connection that is missing from the first sample is left out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Change {
     pub(super) to_exit: Loss,
@@ -35,7 +35,8 @@ impl Change {
             sent += grown(|one| one.sent_packets);
             lost += grown(truly_lost);
             bytes_out += grown(|one| one.bytes_out);
-            // The exit numbers its packets consecutively, and each packet is a separate UDP datagram. So numbers count datagrams.
+            // The exit numbers its packets consecutively, and each packet is a separate UDP datagram. So the difference between
+            // two packet numbers is the number of datagrams sent.
             let numbers = grown(|one| one.largest_received);
             numbered += numbers;
             missing += numbers as f64
@@ -48,9 +49,9 @@ impl Change {
     }
 }
 
-/// How many packet numbers below this one the exit has left out, on average. QUIC leaves out numbers to catch peers that
-/// acknowledge packets which never arrived (RFC 9000 section 21.4): a random one of the first 64, and one of each further range,
-/// which is twice as long.
+/// Returns how many packet numbers below this one the exit has skipped on average. The exit skips numbers to detect peers that
+/// acknowledge packets that they never received (RFC 9000 section 21.4): a random one of the first 64, and one of each further
+/// range, each of which is twice as long as the one before.
 fn skipped(number: u64) -> f64 {
     let range = number.max(64).ilog2();
     let of_first = number.min(64) as f64 / 64.0;
@@ -58,7 +59,7 @@ fn skipped(number: u64) -> f64 {
     of_first + f64::from(range - 6) + of_last
 }
 
-/// Counts lost packets without those that were acknowledged late, and without probes of the MTU, whose loss is expected.
+/// Returns the number of lost packets, without those that were acknowledged late, and without MTU probes, whose loss is expected.
 fn truly_lost(connection: &ConnectionStatus) -> u64 {
     connection.lost_packets.saturating_sub(connection.spurious_losses + connection.lost_mtu_probes)
 }

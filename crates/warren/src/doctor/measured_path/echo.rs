@@ -9,11 +9,11 @@ use tokio::net::UdpSocket;
 use tokio::time::sleep_until;
 use warren_packet::checksum::Sum;
 
-/// The shortest ICMP message: the header, and the time when the echo left, in nanoseconds.
+/// The length of the shortest ICMP message: the header, and the time of sending in nanoseconds.
 pub(super) const LEAST: usize = 8 + 8;
 /// The number of echo identifiers in use. The tunnel treats each as a separate flow, and spreads flows over its connections.
 pub(super) const FLOWS: u16 = 5;
-/// If a sender is late by more than this, it skips the overdue requests rather than send them in a burst.
+/// If sending is late by more than this, overdue requests are skipped, so that they are not sent in a burst.
 const MOST_BEHIND: Duration = Duration::from_millis(20);
 /// The socket's receive buffer, in bytes, for replies that wait to be read.
 const BUFFER: usize = 4 << 20;
@@ -34,7 +34,7 @@ pub(super) struct Series {
     pub(super) interval: Duration,
 }
 
-/// Requests and replies so far. Bytes are those of IP packets.
+/// The number of requests and replies so far. Bytes include the IP headers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) sent: u64,
@@ -102,7 +102,7 @@ impl Echoes {
         }
     }
 
-    /// The round-trip times of the first flow's echoes that left since a moment, sorted.
+    /// Returns the sorted round-trip times of the first flow's requests that were sent at `since` or later.
     pub(super) fn round_trips_since(&self, since: Instant) -> Vec<Duration> {
         let late = self.round_trips.iter().filter(|(sent, _)| *sent >= since);
         let mut times: Vec<Duration> = late.map(|(_, time)| *time).collect();
@@ -129,11 +129,11 @@ impl Echoes {
             let Some(reply) = buffer.get(..read).and_then(|message| Reply::parse(self.to, message)) else {
                 continue;
             };
-            // The reply to another program's echo gives a flow beyond `FLOWS`, unless the random identifiers collide.
+            // For a reply to another program's request, this number is not below `FLOWS`, unless the random identifiers collide.
             let flow = reply.identifier.wrapping_sub(self.identifier);
             let now = self.start.elapsed();
             let left = Duration::from_nanos(reply.left);
-            // The time in a reply is whatever the peer sends back, so it may even lie in the future.
+            // The time in a reply is not trustworthy, because the peer may send any value, even one in the future.
             if flow >= FLOWS || left > now {
                 continue;
             }
@@ -170,10 +170,10 @@ fn socket(device: &str, from: IpAddr, to: IpAddr) -> io::Result<Socket> {
 /// An echo request of `length` bytes, at least [`LEAST`]. The kernel fills in the checksum of ICMPv6.
 fn request(to: IpAddr, identifier: u16, left: u64, length: usize) -> Vec<u8> {
     let kind = if to.is_ipv4() { REQUEST_V4 } else { REQUEST_V6 };
-    // The code is 0, and so is the checksum for now.
+    // The code is 0. The checksum is filled in later.
     let mut message = vec![kind, 0, 0, 0];
     message.extend(identifier.to_be_bytes());
-    // The sequence number is not used, because a reply tells by its time when the request left.
+    // The sequence number is 0, because the time in a reply identifies the request.
     message.extend([0, 0]);
     message.extend(left.to_be_bytes());
     message.resize(length.max(LEAST), 0);

@@ -1,4 +1,4 @@
-//! What a measurement of the path found, as `warren doctor --path --json` prints it.
+//! The results of a measurement of the path, as `warren doctor --path --json` prints them.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ pub(super) struct Measured {
     pub(super) rate: BothWays<Rate>,
     /// Bytes of packets that this measurement sent and received.
     pub(super) traffic: BothWays<u64>,
-    /// Bits per second of other traffic, both ways together, before the measurement began.
+    /// Other traffic in both directions before the measurement began, in bits per second.
     pub(super) other_bits_per_second: f64,
-    /// Whether the tunnel repairs losses now.
+    /// Whether the tunnel currently sends lost datagrams again.
     pub(super) repairs: bool,
 }
 
@@ -36,15 +36,15 @@ pub(super) struct BothWays<T> {
 pub(super) struct RoundTrip {
     pub(super) least_ms: f64,
     pub(super) at_rest_ms: f64,
-    /// The median under load. This and the next two are unknown if no echo under load was answered.
+    /// The median under load. This field and the next two are `None` if no echo request under load was answered.
     pub(super) under_load_ms: Option<f64>,
-    /// 95 % of the echoes under load took less.
+    /// The 95th percentile under load.
     pub(super) under_load_p95_ms: Option<f64>,
-    /// How much the load lengthened the median.
+    /// The increase of the median under load.
     pub(super) queue_ms: Option<f64>,
 }
 
-/// Counts small echoes while nothing else was sent. Lost echoes had time to be repaired before they were counted.
+/// The number of small echo requests and replies while no load was sent. Late and repaired replies are included.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct EchoCount {
     pub(super) sent: u64,
@@ -64,7 +64,7 @@ pub(super) struct Mtu {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Rate {
     pub(super) bits_per_second: f64,
-    /// Whether this is the most that the path carries. If not, the load itself was no higher.
+    /// Whether this rate is the path's limit. If not, the offered load was not higher than this rate.
     pub(super) is_limit: bool,
 }
 
@@ -82,7 +82,7 @@ impl RoundTrip {
     }
 }
 
-/// The quantile of sorted times, in milliseconds.
+/// Returns a quantile of sorted times, in milliseconds.
 fn quantile(times: &[Duration], share: f64) -> f64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "smaller than the length")]
     let place = (times.len().saturating_sub(1) as f64 * share) as usize;

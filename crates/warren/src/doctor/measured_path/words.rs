@@ -1,23 +1,24 @@
-//! Describes what a measurement of the path found, and what that means, in plain sentences.
+//! Describes the results of a measurement of the path, and their meaning, in plain sentences.
 
 use super::counts::Loss;
 use super::found::{Measured, Mtu, Rate, RoundTrip};
 use crate::cli::status::units::{bit_rate, bytes, percent};
 
-/// A path is called lossy from this loss in per cent, and from this many lost packets in one direction. Fewer may be chance.
+/// A path is called lossy if its loss in per cent and the number of lost packets in one direction reach these values. A lower
+/// loss may be chance.
 const LOSSY: f64 = 0.1;
 const FEW: u64 = 5;
-/// Loss in per cent that is too much for repair.
+/// The loss in per cent above which repair does not help enough.
 const TOO_LOSSY: f64 = 15.0;
-/// Milliseconds of queue below which a queue is not noticed, and above which it disturbs calls.
+/// A queue below the first value, in milliseconds, is not noticeable. A queue above the second disturbs calls.
 const SHORT_QUEUE: f64 = 20.0;
 const LONG_QUEUE: f64 = 100.0;
-/// Bits per second of other traffic above which it distorts the measurement.
+/// The rate of other traffic, in bits per second, above which it distorts the measurement.
 const BUSY: f64 = 1e6;
-/// The most bytes that the tunnel adds to a packet.
+/// Maximum number of bytes that the tunnel adds to a packet.
 const OVERHEAD: u16 = 45;
 
-/// The report.
+/// Formats the whole report.
 pub(super) fn text(measured: &Measured) -> String {
     let mut text = format!("the path of {} to {}\n", measured.profile, measured.exit);
     let sentences = [round_trip(&measured.round_trip), loss(measured), mtu(measured.mtu), rate(measured)];

@@ -1,4 +1,4 @@
-//! Checks that commands in the documents exist, and that quoted messages are messages of the programs.
+//! Checks that the commands in the documents exist, and that the programs can print the messages that the documents quote.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn every_command_of_the_documents_is_one() {
     let mut count = 0;
     for (document, text) in documents() {
         for line in command_lines(&text) {
-            // "add|list|show" stands for three commands. The rest of such a line is not checked.
+            // A line is checked only up to the first `|`, because "add|list|show" stands for three commands.
             let line = line.split(['|', '<', '>', '&', ';', '[']).next().unwrap_or_default();
             let unknown = [ErrorKind::InvalidSubcommand, ErrorKind::UnknownArgument];
             if let Err(error) = parse(line) {
@@ -65,7 +65,7 @@ fn every_message_that_trouble_quotes_is_said_somewhere() {
     assert!(quoted.len() > 5, "{quoted:?}");
 }
 
-/// The text of all sources, with strings over several lines joined.
+/// The text of all source files. String literals that span several lines are joined.
 fn sources(directory: &Path) -> String {
     let mut text = String::new();
     for entry in fs::read_dir(directory).unwrap() {

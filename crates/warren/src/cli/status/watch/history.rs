@@ -1,4 +1,4 @@
-//! The values that a daemon's status has had since the watch began.
+//! The values of a daemon's status since the watch began.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -28,9 +28,9 @@ pub(super) struct ConnectionHistory {
 pub(super) struct Series(VecDeque<f64>);
 
 impl History {
-    /// Adds a status that was asked for at `at`.
+    /// Adds a status that was requested at the time `at`.
     pub(super) fn add(&mut self, at: Instant, status: Status) {
-        // Another daemon of the same name has its own counters, which start at zero.
+        // If the process ID has changed, this is another daemon, whose counters start at zero.
         if self.status().is_some_and(|before| before.pid != status.pid) {
             *self = Self::default();
         }
@@ -50,7 +50,7 @@ impl History {
             self.out.push(bits_per_second(sum.bytes_out, seconds));
             self.into.push(bits_per_second(sum.bytes_in, seconds));
         }
-        // Otherwise the connections that have ended would fill memory during a long watch.
+        // Connections that have ended are removed, so that they do not fill the memory during a long watch.
         self.connections.retain(|id, _| status.connections.iter().any(|connection| connection.id == *id));
         self.latest = Some((at, status));
     }
@@ -97,7 +97,7 @@ struct Change {
 
 impl Change {
     fn between(before: Option<&ConnectionStatus>, after: &ConnectionStatus) -> Self {
-        // A connection without an earlier sample began after it, so all of its counts are new.
+        // A connection that is missing from the earlier sample is new, so its counts begin at zero.
         let since =
             |of: fn(&ConnectionStatus) -> u64| of(after).saturating_sub(before.map(of).unwrap_or_default());
         Self {
@@ -113,7 +113,7 @@ fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { 8.0 * bytes as f64 / seconds } else { 0.0 }
 }
 
-/// The most values that are kept. Terminals are no wider.
+/// Maximum number of values that are kept. Hardly any terminal has more columns.
 const MOST_VALUES: usize = 512;
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub(super) struct Look {
 }
 
 /// The lines to show. There are at most as many as the terminal has rows, and each has at most as many characters as the terminal
-/// has columns. Codes for bold and colour do not count.
+/// has columns. Escape sequences for bold and colour do not count.
 pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec<String> {
     let Some(status) = history.status() else { return Vec::new() };
     let mut lines = vec![paint(&cut(&headline(status), look), tone(status.state), look)];
@@ -29,7 +29,7 @@ pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec
     lines.push(total("out", out, look));
     lines.push(total("in", into, look));
     lines.push(String::new());
-    // The ending always gets its rows. The parts above it share the remaining ones.
+    // The lines at the bottom are always shown. The parts above share the remaining rows.
     let ending = ending(status, notice, look);
     let room = look.rows.saturating_sub(lines.len() + ending.len());
     lines.extend(connections(history, status, room, look));
@@ -39,7 +39,7 @@ pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec
     lines.truncate(above);
     lines.resize(above, String::new());
     lines.extend(ending);
-    // On a terminal of very few rows, even the ending does not fit.
+    // On a terminal with very few rows, even the lines at the bottom may not fit.
     lines.truncate(look.rows);
     lines
 }
@@ -69,7 +69,7 @@ fn facts(status: &Status) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// The rate of all connections in one direction, across the whole width.
+/// Draws the rate of all connections in one direction, across the whole width.
 fn total(label: &str, series: &Series, look: Look) -> String {
     let value = bit_rate(series.last());
     let width = look.columns.saturating_sub(LABEL + RATE + 1);
@@ -94,7 +94,7 @@ fn connections(history: &History, status: &Status, room: usize, look: Look) -> V
     let header = header(width);
     let mut lines = vec![paint(&cut(&format!("{:<name$}{header}", ""), look), Tone::Strong, look)];
     let fits = room.saturating_sub(1);
-    // If not all fit, one connection fewer is shown, because the last row counts the hidden ones.
+    // If not all connections fit, the last row is used for the number of hidden ones.
     let (shown, hidden) = match shown.len() > fits {
         true => shown.split_at(fits.saturating_sub(1)),
         false => (shown.as_slice(), [].as_slice()),
@@ -124,7 +124,7 @@ fn connections(history: &History, status: &Status, room: usize, look: Look) -> V
     lines
 }
 
-/// The titles. Each stands over its chart and value, even if the charts are narrow.
+/// Returns the column titles, each above its chart and value, even if the charts are narrow.
 fn header(width: usize) -> String {
     let column = |title: &str, value: usize| format!("  {title:<0$}", width + 1 + value);
     [("RATE, BOTH WAYS", RATE), ("RTT", ROUND_TRIP), ("LOSS", LOSS)]
@@ -133,7 +133,8 @@ fn header(width: usize) -> String {
         .collect()
 }
 
-/// The description of each path, after an empty line. Paths with the same description share a line. Nothing if they do not all fit.
+/// Returns the description of each path, after an empty line. Paths with the same description share a line. Empty if the
+/// descriptions do not all fit.
 fn paths(status: &Status, room: usize, look: Look) -> Vec<String> {
     let mut named: Vec<(String, Vec<String>)> = Vec::new();
     for connection in &status.connections {
@@ -176,7 +177,7 @@ fn ending(status: &Status, notice: Option<&str>, look: Look) -> Vec<String> {
     lines
 }
 
-/// How a line stands out.
+/// How a line is highlighted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tone {
     Strong,
@@ -196,7 +197,7 @@ fn tone(state: State) -> Tone {
     }
 }
 
-/// ECMA-48's codes for colour and bold.
+/// Adds the escape sequences of ECMA-48 for colour and bold.
 fn paint(line: &str, tone: Tone, look: Look) -> String {
     let code = match (tone, look.colour) {
         (Tone::Strong, _) | (_, false) => "1",
@@ -206,14 +207,15 @@ fn paint(line: &str, tone: Tone, look: Look) -> String {
     format!("\x1b[{code}m{line}\x1b[0m")
 }
 
-/// `text` after `label`, on as many lines as it takes. Control characters, which could steer the terminal, become spaces.
+/// Returns `text` after `label`, on as many lines as necessary. Control characters, which could control the terminal, become
+/// spaces.
 fn wrapped(label: &str, text: &str, look: Look) -> Vec<String> {
     let text: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-    // `hanging_within` leaves a word that is longer than a line whole, so it is cut here.
+    // `hanging_within` does not break a word that is longer than a line, so such lines are truncated here.
     hanging_within(look.columns, label, &text).lines().map(|line| cut(line, look)).collect()
 }
 
-/// The part of a line that fits, without control characters.
+/// Truncates a line to the terminal's width and removes control characters.
 fn cut(line: &str, look: Look) -> String {
     line.chars()
         .filter(|letter| !letter.is_control())
@@ -226,7 +228,7 @@ fn cut(line: &str, look: Look) -> String {
 const LABEL: usize = 4;
 /// The indentation of a path's second and further lines.
 const PATH_INDENT: usize = 4;
-/// The most lines for drop reasons, because a terminal has few rows.
+/// Maximum number of lines for drop reasons, because a terminal has few rows.
 const MOST_LINES_OF_DROPS: usize = 3;
 /// The width of a rate, such as `999.9 Mbit/s`.
 const RATE: usize = 12;

@@ -18,8 +18,8 @@ impl Bars {
     }
 }
 
-/// Draws the latest `width` values, with the newest at the right end. The scale ends at the highest value, or at `full` if that is
-/// higher.
+/// Draws the latest `width` values, with the newest at the right end. The top of the scale is the highest value, or `full` if
+/// that is higher.
 pub(super) fn sparkline(
     values: impl DoubleEndedIterator<Item = f64>,
     width: usize,
@@ -32,7 +32,7 @@ pub(super) fn sparkline(
     let levels = bars.levels();
     let bar = |value: &f64| {
         let height = if highest > 0.0 { value / highest } else { 0.0 };
-        // Rounds up, so that a low value does not look like zero.
+        // The level is rounded up, so that a low value does not look like zero.
         let level =
             levels.iter().zip(0_u8..8).rev().find(|(_, level)| height * 7.0 > f64::from(*level) - 1.0);
         level.map_or(levels[0], |(bar, _)| *bar)

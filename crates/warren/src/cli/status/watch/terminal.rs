@@ -1,4 +1,4 @@
-//! The terminal, which is taken over while a status is watched and always restored afterwards.
+//! Takes over the terminal while a status is watched, and always restores it afterwards.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::{Mutex, Once, PoisonError};
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::screen::Look;
 use super::sparkline::Bars;
 
-/// Switches to the alternate screen, hides the cursor, and cuts long lines at the edge.
+/// Switches to the alternate screen, hides the cursor, and turns off line wrapping.
 const TAKE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 /// Undoes [`TAKE`].
 const GIVE_BACK: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
@@ -46,7 +46,7 @@ impl Terminal {
         let watched = |kind: SignalKind| signal(kind).context("cannot watch signals");
         let suspend = SignalKind::from_raw(ProcessSignal::TSTP.as_raw());
         let terminal = Self {
-            // Any value but an empty one turns colours off (no-color.org).
+            // A non-empty value turns colours off (no-color.org).
             colour: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
             bars: if is_utf8() { Bars::Blocks } else { Bars::Ascii },
             keys: keys(),
@@ -59,7 +59,7 @@ impl Terminal {
                 watched(SignalKind::quit())?,
             ],
         };
-        // The signals are caught by now. So neither a signal nor a panic ends the process without restoring the terminal.
+        // Signals are already handled, so neither a signal nor a panic ends the process without restoring the terminal.
         give_back_on_panic();
         take().context("cannot draw on this terminal; leave out --watch")?;
         Ok(terminal)
@@ -75,7 +75,8 @@ impl Terminal {
 
     /// Replaces the lines on the screen without flicker.
     pub(super) fn draw(&self, lines: &[String]) -> io::Result<()> {
-        // Each line and the screen are cleared only after the new text. Clearing the whole screen first would flicker.
+        // The rest of each line and of the screen is cleared after the new text, because clearing the whole screen first would
+        // flicker.
         let text = lines.iter().map(|line| format!("{line}\x1b[K")).collect::<Vec<_>>().join("\r\n");
         write(&format!("\x1b[H{text}\x1b[J"))
     }
@@ -97,7 +98,7 @@ impl Terminal {
     /// Restores the terminal and stops this process until it is continued.
     pub(super) fn suspend(&self) -> anyhow::Result<()> {
         give_back();
-        // SIGSTOP instead of SIGTSTP, which this process catches.
+        // SIGSTOP is used, because this process handles SIGTSTP itself.
         kill_process(getpid(), ProcessSignal::STOP).context("cannot stop")?;
         take().context("cannot draw on this terminal; leave out --watch")
     }
@@ -121,7 +122,7 @@ pub(super) fn is_capable() -> Result<(), String> {
     }
 }
 
-/// The keys that are pressed. The thread that reads them blocks for ever, so it ends only with the process.
+/// Returns a channel of pressed keys. The thread that reads them blocks in read, so it ends only with the process.
 fn keys() -> mpsc::Receiver<u8> {
     let (sender, keys) = mpsc::channel(16);
     if isatty(stdin()) {
@@ -157,9 +158,9 @@ fn take() -> io::Result<()> {
     if isatty(stdin()) {
         let before = tcgetattr(stdin())?;
         let mut settings = before.clone();
-        // Keys arrive at once and are not echoed. Ctrl-C and Ctrl-Z still send signals.
+        // Keys are delivered without waiting for a line break and are not echoed. Ctrl-C and Ctrl-Z still send signals.
         settings.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-        // A read returns as soon as there is one byte (termios(3)).
+        // With VMIN = 1, a read returns as soon as there is one byte (termios(3)).
         settings.special_codes[SpecialCodeIndex::VMIN] = 1;
         settings.special_codes[SpecialCodeIndex::VTIME] = 0;
         *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
@@ -168,7 +169,7 @@ fn take() -> io::Result<()> {
     write(TAKE)
 }
 
-/// Restores the terminal. If it is gone, nothing is left to do.
+/// Restores the terminal. Errors are ignored, because they mean that the terminal no longer exists.
 fn give_back() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
@@ -178,7 +179,7 @@ fn give_back() {
     let _ = write(GIVE_BACK);
 }
 
-/// Restores the terminal on a panic. A panic ends a release build without dropping anything.
+/// Restores the terminal on a panic, because in a release build a panic ends the process without dropping values.
 fn give_back_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -196,7 +197,7 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Whether the locale can show more than ASCII. An earlier variable overrides a later one (locale(7)).
+/// Whether the locale can show more than ASCII. The variables are checked in the order of their precedence (locale(7)).
 fn is_utf8() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()

@@ -92,7 +92,7 @@ fn the_largest_values_and_names_fit_80_columns_below_their_titles() {
     let header = lines.iter().find(|line| line.contains("LOSS")).unwrap();
     let row = lines.iter().find(|line| line.contains("9999.9 ms")).unwrap();
     assert!(row.ends_with(" 100.0 %") && row.contains("999.2 Mbit/s"), "{row}");
-    // A title begins with its chart, so it begins to the right of the value before the chart.
+    // A title begins in the same column as its chart, and so to the right of the preceding value.
     let column = |line: &str, part: &str| line[..line.find(part).unwrap()].chars().count();
     assert!(column(header, "LOSS") > column(row, "9999.9 ms"), "{header}\n{row}");
     assert!(column(header, "RTT") > column(row, "999.2 Mbit/s"), "{header}\n{row}");
