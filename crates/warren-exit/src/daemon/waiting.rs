@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use ipnet::IpNet;
 use serde_json::Value;
 use warren_fleet_link::Load;
 use warren_session::clients::MAX_CLIENTS;
@@ -71,16 +72,34 @@ impl Daemon<'_> {
     pub(super) fn say_load(&mut self, now: Instant, snapshot: &Snapshot) {
         let Some(used) = self.fleet.as_mut().and_then(|link| link.processor_if_due(now)) else { return };
         let bits_per_second = self.reporting.bits_per_second(now, snapshot);
-        let max_sessions = max_sessions(&self.config);
+        let (ipv4, ipv6) = (self.config.ipv4.map(IpNet::V4), self.config.ipv6.map(IpNet::V6));
+        let max_sessions = max_sessions(ipv4.into_iter().chain(ipv6));
         let Used { cores, busy_permille } = used;
         self.clients.say_load(Load { sessions: 0, max_sessions, bits_per_second, cores, busy_permille });
     }
 }
 
-/// The maximum number of sessions: the number of client addresses in the IPv4 pool, but at most [`MAX_CLIENTS`].
-fn max_sessions(config: &warren_config::ExitSettings) -> u32 {
+/// The maximum number of sessions: the number of client addresses in the smaller pool, but at most [`MAX_CLIENTS`].
+fn max_sessions(pools: impl Iterator<Item = IpNet>) -> u32 {
     let most = u32::try_from(MAX_CLIENTS).unwrap_or(u32::MAX);
-    // No client gets the network address, the exit's own, or the broadcast address.
-    let of_ipv4 = config.ipv4.map(|pool| 2_u64.pow(u32::from(32 - pool.prefix_len())).saturating_sub(3));
-    of_ipv4.and_then(|room| u32::try_from(room).ok()).unwrap_or(most).min(most)
+    let addresses = pools.map(|pool| 1_u128 << (pool.max_prefix_len() - pool.prefix_len()).min(64));
+    // No client gets the network's first address, the exit's own, or the last one.
+    let rooms = addresses.map(|all| u32::try_from(all.saturating_sub(3)).unwrap_or(u32::MAX));
+    rooms.fold(most, u32::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smaller_pool_limits_the_sessions() {
+        let most = |pools: &[&str]| max_sessions(pools.iter().map(|pool| pool.parse().unwrap()));
+
+        assert_eq!(most(&["10.0.0.0/24"]), 253);
+        assert_eq!(most(&["fd00::/120"]), 253);
+        assert_eq!(most(&["10.0.0.0/24", "fd00::/64"]), 253);
+        assert_eq!(most(&["10.0.0.0/16", "fd00::/124"]), 13);
+        assert_eq!(most(&["10.0.0.0/8", "fd00::/8"]), u32::try_from(MAX_CLIENTS).unwrap());
+    }
 }
