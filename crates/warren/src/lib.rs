@@ -17,8 +17,6 @@ mod lost_kill_switch;
 mod proc_net;
 mod runtime;
 
-use clap::Parser;
-
 use warren_client as client;
 use warren_config::{self as config, storage};
 use warren_daemon::daemon_directory::{self, DaemonDirectory, ForSuccessor};
@@ -39,7 +37,7 @@ use cli::args::{
 pub fn main() -> std::process::ExitCode {
     panics::abort_on_panic();
     cli::complete::answer_shell();
-    let Cli { global, command } = Cli::parse();
+    let Cli { global, command } = Cli::read();
     let log = global.log_settings();
     let outcome = logging::start(&log).and_then(|()| run(&global.directories()?, &log, command));
     match outcome {

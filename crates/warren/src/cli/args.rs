@@ -84,6 +84,52 @@ pub(crate) struct GlobalArgs {
     pub(crate) log_format: LogFormat,
 }
 
+impl Cli {
+    /// Reads this process's arguments. A mistake, or a request for help, ends the process.
+    pub(crate) fn read() -> Self {
+        // Building the definition of every command takes clap longer than everything that `up` does before it starts the daemon.
+        // If the short definition does not accept the arguments, the full one does, or says what is wrong.
+        Self::of_start(std::env::args_os()).unwrap_or_else(Self::parse)
+    }
+
+    /// Parses the arguments with the short definition.
+    fn of_start(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
+        let StartCli { global, command } = StartCli::try_parse_from(arguments).ok()?;
+        Some(Self { global, command: command.into() })
+    }
+}
+
+/// The part of [`Cli`] that a start and a stop of a client use.
+#[derive(Debug, Parser)]
+#[command(name = "warren", subcommand_required = true)]
+struct StartCli {
+    #[command(flatten)]
+    global: GlobalArgs,
+    #[command(subcommand)]
+    command: StartCommand,
+}
+
+/// Some of the [`Command`]s.
+#[derive(Debug, Subcommand)]
+enum StartCommand {
+    Up(UpArgs),
+    Down(DownArgs),
+    #[command(subcommand)]
+    Client(ClientCommand),
+    Helper(HelperArgs),
+}
+
+impl From<StartCommand> for Command {
+    fn from(command: StartCommand) -> Self {
+        match command {
+            StartCommand::Up(arguments) => Self::Up(arguments),
+            StartCommand::Down(arguments) => Self::Down(arguments),
+            StartCommand::Client(command) => Self::Client(command),
+            StartCommand::Helper(arguments) => Self::Helper(arguments),
+        }
+    }
+}
+
 impl GlobalArgs {
     /// The directories as absolute paths, because a daemon works in `/` wherever it was started.
     ///

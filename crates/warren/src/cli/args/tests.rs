@@ -17,6 +17,45 @@ fn definition_is_consistent() {
 }
 
 #[test]
+fn short_definition_of_a_start_means_the_same_as_the_full_one() {
+    let short = |line: &str| Cli::of_start(line.split_whitespace().map(Into::into));
+    let full = |line: &str| parse(line).ok();
+    let text = |cli: Option<Cli>| cli.map(|cli| format!("{cli:?}"));
+    for line in [
+        "warren up",
+        "warren up home --timeout 30s --exit second --kill-switch",
+        "warren up home --dry-run",
+        "warren --config-dir /tmp/c up ./home.toml --state-dir /tmp/s --log debug --log-format json",
+        "warren down",
+        "warren down --all",
+        "warren client run --detached home.toml",
+        "warren client close home --watch",
+        "warren --log debug --runtime-dir /tmp/r helper -- home",
+    ] {
+        assert!(short(line).is_some(), "{line}");
+        assert_eq!(text(short(line)), text(full(line)), "{line}");
+    }
+    // The full definition answers these.
+    for line in [
+        "warren",
+        "warren --version",
+        "warren --help",
+        "warren help up",
+        "warren up --help",
+        "warren up --no-such-option",
+        "warren up --timeout never",
+        "warren u",
+        "warren client",
+        "warren client close --help",
+        "warren helper",
+        "warren status",
+        "warren exit run",
+    ] {
+        assert!(short(line).is_none(), "{line}");
+    }
+}
+
+#[test]
 fn command_lines_of_the_contract_are_understood() {
     let key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     for line in [
