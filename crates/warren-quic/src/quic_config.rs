@@ -216,7 +216,7 @@ fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConf
     ack_frequency
         .ack_eliciting_threshold(VarInt::from_u32(settings.ack_threshold))
         .max_ack_delay(Some(settings.max_ack_delay))
-        // A packet whose acknowledgement lets the sender declare a loss is acknowledged at once (RFC 9002 section 6.1.1).
+        // A packet is acknowledged at once if this lets the sender declare an earlier packet lost (RFC 9002 section 6.1.1).
         .reordering_threshold(VarInt::from_u32(settings.reordering_threshold));
 
     let mut config = TransportConfig::default();

@@ -130,7 +130,7 @@ ROWS = [
     Row(
         "bounds",
         "B2, R6",
-        "200,000 hostile datagrams at a silent exit; during half, validly sealed attempts with the exit's key too",
+        "200,000 hostile datagrams at a silent exit; in the second half, also attempts sealed with the exit's key",
         "10 log lines/s, +2 descriptors, +2 MiB (sealed: +32 MiB), 1 % of pings lost at most; idle after",
         0.5,
         end_to_end("bounds::hostile_datagrams_cost_an_exit_no_answer_no_room_no_tunnel_and_few_lines_of_log"),

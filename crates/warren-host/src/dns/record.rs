@@ -408,8 +408,8 @@ const PREFIX: &str = "resolv.conf.";
 const LOCK: &str = "lock";
 /// Maximum number of originals. It is enough for a laptop that roams for days. Older originals are forgotten.
 const MOST_ORIGINALS: usize = 16;
-/// Maximum number of tries to write the file. Each takes milliseconds. A program that writes first this many times in a row never
-/// stops writing.
+/// Maximum number of tries to write the file. Each takes milliseconds. A program that has replaced the file first this many times
+/// in a row will not stop.
 const MOST_TRIES: usize = 10;
 
 #[cfg(test)]

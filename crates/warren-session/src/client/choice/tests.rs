@@ -183,7 +183,7 @@ fn a_thousand_clients_share_three_exits_evenly_and_two_after_one_was_killed() {
             worst[stage] = worst[stage].max(off);
         }
     }
-    println!("measured: {SEEDS} seeds; {worst:?} clients more or less than even at most");
+    println!("measured: {SEEDS} seeds; shares differ from even shares by at most {worst:?} clients");
 }
 
 /// The control: an earlier rule, which chose the less loaded of two exits and ignored the lot.

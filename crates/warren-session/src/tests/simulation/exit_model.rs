@@ -142,7 +142,7 @@ impl ExitModel {
         }
     }
 
-    /// Allows the exit to store a date late, because the store is late.
+    /// Allows the exit to save a date late, because the store answers late.
     pub(super) fn excuse(&mut self) {
         self.unwritten = None;
     }

@@ -202,7 +202,7 @@ impl Store {
     pub(super) fn acknowledge(&mut self, token: TokenDigest, key: PublicKey) {
         assert!(self.ever.contains(&key), "acknowledged, and not stored");
         let first = *self.acknowledged.entry(token).or_insert(key);
-        // The machine may have changed its key since.
+        // If the client has got another key since it enrolled, the invitation names the new key.
         let is_used_by = |invitation: &Invitation| invitation.used_by == Some(key);
         let RowChange::Invitation { invitation, .. } = self.registry.row(RowId::Invitation(token)) else {
             unreachable!()
