@@ -22,6 +22,7 @@ use crate::link::{pools_text, rows_of};
 use crate::meta::{FORMAT, Meta};
 use crate::planted::reached;
 use crate::run::{Directories, random_name};
+use crate::snapshot::StateDirectory;
 use crate::store::{apply, in_words, read_all};
 
 /// `warren fleet init`.
@@ -121,8 +122,9 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let begun = match upload(&mut client, &keys, &registry).await {
         Ok(count) => {
             reached("clients stored");
-            // `fleet.toml` is written last, so that no link begins to serve an incomplete fleet.
-            write_config(directories.config, &config).map(|()| count)
+            // An earlier fleet's copy may be left. `fleet.toml` is written last, so that no link begins to serve an incomplete fleet.
+            let cleared = StateDirectory::new(directories.state).clear();
+            cleared.and_then(|()| write_config(directories.config, &config)).map(|()| count)
         }
         Err(error) => Err(error),
     };

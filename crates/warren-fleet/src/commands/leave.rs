@@ -27,7 +27,7 @@ use crate::link::{Pair, rows_of};
 use crate::membership::leaving;
 use crate::planted::reached;
 use crate::run::Directories;
-use crate::snapshot::StateDirectory;
+use crate::snapshot::{Owner, StateDirectory};
 use crate::store::{in_words, read_all};
 use crate::users::{self, user_name};
 
@@ -101,7 +101,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     let clients = std::path::absolute(&arguments.clients)?;
     // A file that somebody has changed since is not this command's, and is never replaced.
     let earlier = earlier.filter(|kept| kept.has_written(&clients));
-    let (pairs, fleet) = clients_of(&directories, earlier.is_some()).await?;
+    let (pairs, fleet) = clients_of(&directories, &config, earlier.is_some()).await?;
     let mut kept = match (pairs, earlier) {
         (Some(pairs), earlier) => write_clients(&directories, &config, &clients, &pairs, earlier)?,
         // An earlier command has written the clients. The exit may have been out of the fleet since then.
@@ -135,9 +135,10 @@ fn left_half(path: &Path) -> PathBuf {
 /// command has written the clients, because the copy may be older than that file.
 async fn clients_of(
     directories: &Directories<'_>,
+    config: &FleetConfig,
     are_written: bool,
 ) -> anyhow::Result<(Option<Vec<Pair>>, Option<Connected>)> {
-    let snapshot = StateDirectory::new(directories.state).load()?;
+    let snapshot = StateDirectory::new(directories.state).load(&Owner::of(config))?;
     let own_fleet = snapshot.as_ref().map(|snapshot| snapshot.meta.id.as_str());
     let error = match from_store(directories, own_fleet).await {
         Ok((pairs, fleet)) => return Ok((Some(pairs), Some(fleet))),

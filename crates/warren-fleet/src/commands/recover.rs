@@ -19,7 +19,8 @@ use crate::meta::{Meta, Mismatch, Position, Recovery, check};
 use crate::recovery::{Age, Basis, ExitChanges, exits};
 use crate::rows::Rows;
 use crate::run::Directories;
-use crate::snapshot::{Snapshot, StateDirectory, decode};
+use crate::config::FleetConfig;
+use crate::snapshot::{Owner, Snapshot, StateDirectory, decode};
 use crate::store::restored::{Brought, bring_back, bring_back_roster, exits_in_store, remove_exits};
 use crate::store::{find, in_words, read_all};
 use crate::users;
@@ -67,8 +68,9 @@ pub(crate) async fn recover(
     directories: Directories<'_>,
     arguments: &RecoverArguments,
 ) -> anyhow::Result<()> {
-    let own = StateDirectory::new(directories.state).load()?;
-    let copy = chosen(own.as_ref(), arguments)?;
+    let owner = Owner::of(&FleetConfig::read(directories.config)?);
+    let own = StateDirectory::new(directories.state).load(&owner)?;
+    let copy = chosen(&owner, own.as_ref(), arguments)?;
     let mut fleet = connect_or_fill(directories.config, |name| {
         tracing::warn!(
             "the store no longer has the fleet {name:?}; it begins again with what the copy contains"
@@ -107,7 +109,11 @@ pub(crate) async fn recover(
 }
 
 /// The copy to recover from.
-fn chosen(own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Result<Snapshot> {
+fn chosen(
+    owner: &Owner,
+    own: Option<&Snapshot>,
+    arguments: &RecoverArguments,
+) -> anyhow::Result<Snapshot> {
     let copy = match &arguments.from {
         Some(path) => {
             let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
@@ -116,7 +122,7 @@ fn chosen(own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Resul
         None => own.cloned().context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
     };
     // The fleet is checked before anything is written, because an empty store would accept any fleet.
-    if own.is_some_and(|own| own.meta.id != copy.meta.id) {
+    if copy.owner.fleet != owner.fleet || own.is_some_and(|own| own.meta.id != copy.meta.id) {
         bail!("the backup is of a fleet other than this exit's; nothing was changed");
     }
     Ok(copy)
@@ -346,6 +352,7 @@ mod tests {
 
     #[test]
     fn a_copy_of_another_epoch_does_not_replace_the_stores_history() {
+        let owner = Owner { fleet: "f".to_owned(), exit: ExitId::try_from("a".to_owned()).unwrap() };
         let pools = Pools { ipv4: None, ipv6: None };
         let of = |epoch, recoveries| Meta {
             format: 1,
@@ -356,7 +363,7 @@ mod tests {
         };
         let first = Recovery { epoch: 1, revision: 9000, store: 0 };
         let copy_of =
-            |meta: Meta| Snapshot { meta, position: Position::default(), revision: 500, pairs: Vec::new() };
+            |meta: Meta| Snapshot { owner: owner.clone(), meta, position: Position::default(), revision: 500, pairs: Vec::new() };
         let ended = |copied: Meta, stored: Meta, store| {
             let age = Age::of(copied.epoch, stored.epoch);
             let recoveries = recoveries(&copy_of(copied), &stored, age, store);

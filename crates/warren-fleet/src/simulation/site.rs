@@ -16,7 +16,7 @@ use crate::link::{Link, Transaction};
 use crate::meta::check;
 use crate::run::{HEARTBEAT, REFUSED_PAUSE, SAVE, SOONEST_HEARTBEAT};
 use crate::sessions::SessionBatch;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Owner, Snapshot};
 use crate::store_history::StoreHistory;
 
 /// The pause before the next connection to the store.
@@ -310,7 +310,8 @@ impl Site {
             Some(disk) if is_same => disk.position = position,
             disk => {
                 let (revision, pairs) = (position.revision, self.link.pairs());
-                *disk = Some(Snapshot { meta: meta.clone(), position, revision, pairs });
+                let owner = Owner { fleet: self.keys.name_of_fleet().to_owned(), exit: self.me.clone() };
+                *disk = Some(Snapshot { owner, meta: meta.clone(), position, revision, pairs });
             }
         }
         self.saved_changes = self.link.changes();
