@@ -319,12 +319,12 @@ impl Runner {
                 }
                 self.lost(reason, None);
             }
-            FromStore::Refused { reason } => {
+            FromStore::Refused { reason, must_stop } => {
                 if self.said.of_store.is_news(&reason) {
                     tracing::error!("the store is not used: {reason}");
                 }
                 self.is_recording = false;
-                self.link.store_refused(reason, now);
+                self.link.store_refused((reason, must_stop), now);
                 // `warren fleet recover` reads the disk, so the disk must contain the latest rows of this link.
                 self.due.save = now;
                 self.store.end(Some(REFUSED_PAUSE));
@@ -416,6 +416,7 @@ impl Runner {
             revision: self.history.live_from(&self.link),
             rows,
             beside_rows: self.link.beside_rows(),
+            has_stopped: self.link.has_stopped(),
             lease: Arc::clone(&self.lease),
             answered: Arc::clone(&self.answered),
         };

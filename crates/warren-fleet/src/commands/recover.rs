@@ -11,6 +11,7 @@ use warren_fleet_link::ExitId;
 use warren_session::clients::RowChange;
 
 use super::{Connected, connect_or_fill, print, roster};
+use crate::config::FleetConfig;
 use crate::exits::Member;
 use crate::keys::Key;
 use crate::link::{Contents, read};
@@ -19,7 +20,6 @@ use crate::meta::{Meta, Mismatch, Position, Recovery, check};
 use crate::recovery::{Age, Basis, ExitChanges, exits};
 use crate::rows::Rows;
 use crate::run::Directories;
-use crate::config::FleetConfig;
 use crate::snapshot::{Owner, Snapshot, StateDirectory, decode};
 use crate::store::restored::{Brought, bring_back, bring_back_roster, exits_in_store, remove_exits};
 use crate::store::{find, in_words, read_all};
@@ -84,7 +84,7 @@ pub(crate) async fn recover(
     }
     let contents = read(&fleet.keys, None, &copy.pairs);
     if contents.removed.contains_key(&fleet.config.exit) {
-        return Err(Mismatch::Removed.into());
+        return Err(Mismatch::Removed { must_stop: false }.into());
     }
     let position = match &own {
         Some(own) => own.position.clone(),
@@ -109,11 +109,7 @@ pub(crate) async fn recover(
 }
 
 /// The copy to recover from.
-fn chosen(
-    owner: &Owner,
-    own: Option<&Snapshot>,
-    arguments: &RecoverArguments,
-) -> anyhow::Result<Snapshot> {
+fn chosen(owner: &Owner, own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Result<Snapshot> {
     let copy = match &arguments.from {
         Some(path) => {
             let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
@@ -140,7 +136,7 @@ async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -
         Err(Mismatch::OldRevision { .. } | Mismatch::OtherCluster { .. } | Mismatch::LostWrite { .. }) => {
             return Ok(State::Restored);
         }
-        Err(Mismatch::Removed) if is_forced => return Ok(State::Intact),
+        Err(Mismatch::Removed { .. } | Mismatch::NotMember) if is_forced => return Ok(State::Intact),
         Err(mismatch) => return Err(mismatch.into()),
         Ok((_, true)) => "was recovered already, and this exit's link will use it again by itself",
         Ok((_, false)) => "was not restored from an old backup: it has everything that this exit knows",
@@ -362,8 +358,13 @@ mod tests {
             recoveries,
         };
         let first = Recovery { epoch: 1, revision: 9000, store: 0 };
-        let copy_of =
-            |meta: Meta| Snapshot { owner: owner.clone(), meta, position: Position::default(), revision: 500, pairs: Vec::new() };
+        let copy_of = |meta: Meta| Snapshot {
+            owner: owner.clone(),
+            meta,
+            position: Position::default(),
+            revision: 500,
+            pairs: Vec::new(),
+        };
         let ended = |copied: Meta, stored: Meta, store| {
             let age = Age::of(copied.epoch, stored.epoch);
             let recoveries = recoveries(&copy_of(copied), &stored, age, store);

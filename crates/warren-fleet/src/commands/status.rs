@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use warren_config::counted;
 use warren_fleet_link::{ExitId, ExitState, FleetExit, Pools, StoreCertificate};
-use warren_session::clients::RowId;
+use warren_session::clients::{RowChange, RowId};
 
 use super::{Connected, connect, print, print_json};
 use crate::certificates::{self, days_left, warning};
@@ -35,6 +35,7 @@ struct Report {
     /// The revision of the latest change of a client, invitation or removed key.
     changed: i64,
     clients: usize,
+    /// The unused invitations.
     invitations: usize,
     removed_keys: usize,
     exits: Vec<Line>,
@@ -73,6 +74,8 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
     // Heartbeats and sessions raise the store's revision too, so it does not show whether an exit is behind.
     let changed = contents.rows.latest_change();
     let count = |is: fn(&RowId) -> bool| contents.rows.iter().filter(|(id, _)| is(id)).count();
+    let is_unused = |row: &RowChange| matches!(row, RowChange::Invitation { invitation: Some(invitation), .. } if invitation.used_by.is_none());
+    let invitations = contents.rows.iter().filter(|(_, row)| is_unused(&row.content)).count();
     let names: Vec<ExitId> = contents.members.keys().cloned().collect();
     let tickets = tickets(&mut fleet, &names).await?;
     let unreadable: Vec<ExitId> = contents
@@ -98,7 +101,7 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
         revision,
         changed,
         clients: count(|id| matches!(id, RowId::Client(_))),
-        invitations: count(|id| matches!(id, RowId::Invitation(_))),
+        invitations,
         removed_keys: count(|id| matches!(id, RowId::Removed(_))),
         exits: lines.collect(),
         tickets,

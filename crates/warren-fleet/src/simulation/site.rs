@@ -115,6 +115,7 @@ impl Site {
                 key: PublicKey([9; 32]),
                 endpoints: Vec::new(),
                 pools: meta().pools,
+                max_staleness: None,
             },
         );
     }
@@ -268,7 +269,7 @@ impl Site {
             Err(mismatch) => {
                 self.due.connect = now + REFUSED_PAUSE;
                 self.used_since = None;
-                self.link.store_refused(mismatch.to_string(), now);
+                self.link.store_refused((mismatch.to_string(), false), now);
                 self.save();
                 return;
             }
