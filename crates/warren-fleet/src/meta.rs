@@ -148,8 +148,9 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
         return Err(Mismatch::OldRevision { known: known.revision, found: found.revision });
     }
     // New writes may have brought a restored store past the known revision. But this exit's latest write would still be missing. A
-    // removal deletes this exit's writes too, but it is newer than they were. An old backup may contain an earlier removal.
-    let is_removed_since = found.removed.is_some_and(|(at, _)| at > known.own);
+    // removal deletes this exit's writes too, but it is newer than they were, and the deletion itself counts as a write. An old
+    // backup may contain an earlier removal.
+    let is_removed_since = found.removed.is_some_and(|(at, _)| at >= known.own);
     if found.own < known.own && (found.is_member || found.removed.is_some()) && !is_removed_since {
         return Err(Mismatch::LostWrite { known: known.own });
     }
@@ -236,10 +237,12 @@ mod tests {
         );
         assert_eq!(checked(|found| (found.own, found.is_member) = (0, false)), Err(Mismatch::NotMember));
         for must_stop in [true, false] {
-            let removed = checked(|found| {
-                (found.own, found.is_member, found.removed) = (0, false, Some((101, must_stop)));
-            });
-            assert_eq!(removed, Err(Mismatch::Removed { must_stop }));
+            for at in [101, known().own] {
+                let removed = checked(|found| {
+                    (found.own, found.is_member, found.removed) = (0, false, Some((at, must_stop)));
+                });
+                assert_eq!(removed, Err(Mismatch::Removed { must_stop }));
+            }
         }
         assert!(matches!(checked(|found| found.meta = None), Err(Mismatch::NoFleet { .. })));
         assert!(matches!(
