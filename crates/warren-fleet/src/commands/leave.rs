@@ -332,7 +332,7 @@ async fn take_out(
             Ok(_) => String::new(),
             // A user may not remove itself, and only the store's root may remove users.
             Err(_) => format!(
-                " Its etcd user, {user}, is removed within ten seconds by an exit whose own user may do so. If there is none, run `etcdctl \
+                " Its etcd user, {user}, is removed within twenty seconds by an exit whose own user may do so. If there is none, run `etcdctl \
              user delete {user}`."
             ),
         })

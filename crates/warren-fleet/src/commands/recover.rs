@@ -310,7 +310,7 @@ fn to_check(done: &Done) -> String {
     }
     if !exits.removed.is_empty() {
         lines.push(format!(
-            "the etcd users of the removed exits{} are removed within ten seconds if a link may remove users; otherwise run \
+            "the etcd users of the removed exits{} are removed within twenty seconds if a link may remove users; otherwise run \
              `warren fleet remove NAME`",
             listed(&exits.removed)
         ));

@@ -124,7 +124,7 @@ fn remove_takes_the_user_of_an_exit_that_has_not_joined_or_says_that_it_cannot()
     // The same happens with an exit that leaves.
     let left = at("left.toml").display().to_string();
     let said = fleet_ok(&at("e"), &["leave", "--clients", &left]);
-    assert!(said.contains("is removed within ten seconds"), "{said}");
+    assert!(said.contains("is removed within twenty seconds"), "{said}");
     wait_for("its user is removed", Duration::from_secs(30), || (!fleet.opens("e")).then_some(()));
 }
 
