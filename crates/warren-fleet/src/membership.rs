@@ -23,22 +23,21 @@ pub(crate) async fn rejoin(client: &mut Client, keys: &Keys, me: &ExitId) -> any
     Ok(())
 }
 
-/// Confirms in the store that a removed exit stops serving.
+/// Confirms in the store that a removed exit stops serving. Returns whether this was not known yet.
 ///
 /// # Errors
 /// If the store does not answer.
-pub(crate) async fn confirm_removal(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<()> {
-    let key = keys.name(&Key::RemovedExit(me.clone()));
+pub(crate) async fn confirm_removal(client: &mut Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
+    let key = keys.name(&Key::RemovedExit(exit.clone()));
     let answer = in_words(client.get(key.as_str(), None).await)?;
-    let Some(pair) = pairs_of(&answer).into_iter().next() else { return Ok(()) };
+    let Some(pair) = pairs_of(&answer).into_iter().next() else { return Ok(false) };
     let removal = pair.value.as_deref().and_then(Removal::read);
-    if let Some(removal) = removal.filter(|removal| !removal.has_stopped) {
-        // The exit may join again in the meantime.
-        let same = Compare::mod_revision(key.as_str(), CompareOp::Equal, pair.modified);
-        let value = serde_json::to_vec(&Removal { has_stopped: true, ..removal })?;
-        in_words(client.txn(Txn::new().when([same]).and_then([TxnOp::put(key, value, None)])).await)?;
-    }
-    Ok(())
+    let Some(removal) = removal.filter(|removal| !removal.has_stopped) else { return Ok(false) };
+    // The exit may join again in the meantime.
+    let same = Compare::mod_revision(key.as_str(), CompareOp::Equal, pair.modified);
+    let value = serde_json::to_vec(&Removal { has_stopped: true, ..removal })?;
+    let put = TxnOp::put(key, value, None);
+    Ok(in_words(client.txn(Txn::new().when([same]).and_then([put])).await)?.succeeded())
 }
 
 /// Returns the changes that take an exit out of the fleet. The exit stays out until it joins with a new ticket. Its etcd user

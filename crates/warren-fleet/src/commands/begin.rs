@@ -109,14 +109,8 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let mut client = config.store.options()?.connect_any().await?;
     let keys = config.keys();
     let beginning = Beginning::new(&keys, &config, pools)?;
-    if arguments.replace
-        && !is_written
-        && !succeeds(&mut client, without_exits(&keys).and_then(deletion(&keys))).await?
-    {
-        bail!(
-            "the fleet {:?} still has an exit, so it is not replaced; its exits can leave it with `warren fleet leave`",
-            config.fleet
-        );
+    if arguments.replace && !is_written {
+        delete_abandoned(&mut client, &keys).await?;
     }
     // If `fleet.toml` is here but the store has no fleet, the store has lost it. In that case `warren fleet recover` restores the
     // fleet, so no new one may begin.
@@ -124,18 +118,11 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
         (!is_written && beginning.begin(&mut client).await?) || beginning.begin_again(&mut client).await?;
     if !has_begun {
         FleetConfig::check_free(directories.config)?;
-        if succeeds(&mut client, without_exits(&keys)).await? {
-            bail!(
-                "the store has a fleet {:?} already, which has no exit any more; delete it with its clients and begin a new one with \
-                 --replace, or name another one with --fleet",
-                config.fleet
-            );
-        }
-        bail!(
-            "the store has a fleet {:?} already; join it with a ticket from one of its exits (`warren fleet ticket NAME`), or \
-             name another one with --fleet",
-            config.fleet
-        );
+        let what = match succeeds(&mut client, without_exits(&keys)).await? {
+            true => "it has no exit any more; delete it with its clients and begin a new one with --replace",
+            false => "join it with a ticket from one of its exits (`warren fleet ticket NAME`)",
+        };
+        bail!("the store has a fleet {:?} already; {what}, or name another one with --fleet", config.fleet);
     }
     reached("fleet begun");
     let begun = match upload(&mut client, &keys, &registry).await {
@@ -217,6 +204,20 @@ fn given_pools(given: &[IpNet]) -> anyhow::Result<Option<Pools>> {
         }
     }
     Ok((!given.is_empty()).then_some(pools))
+}
+
+/// Deletes a fleet that has no exit.
+///
+/// # Errors
+/// If it has one, or the store does not answer.
+async fn delete_abandoned(client: &mut Client, keys: &Keys) -> anyhow::Result<()> {
+    if !succeeds(client, without_exits(keys).and_then(deletion(keys))).await? {
+        bail!(
+            "the fleet {:?} still has an exit, so it is not replaced; its exits can leave it with `warren fleet leave`",
+            keys.name_of_fleet()
+        );
+    }
+    Ok(())
 }
 
 /// A transaction that succeeds only if a fleet has no exit.

@@ -12,7 +12,7 @@ use super::ticket::AdminArguments;
 use super::{Connected, connect, print, roster};
 use crate::exits::{Member, Removal, milliseconds};
 use crate::keys::Key;
-use crate::membership::leaving;
+use crate::membership::{confirm_removal, leaving};
 use crate::run::Directories;
 use crate::store::{has_found, in_words, pairs_of};
 use crate::users::{self, user_name};
@@ -35,7 +35,7 @@ pub(crate) struct DrainArguments {
 pub(crate) struct RemoveArguments {
     /// The exit's name.
     exit: String,
-    /// Remove it even if it serves clients now.
+    /// Remove it even if it serves clients now. If it was removed earlier: it no longer runs, so it counts as stopped.
     #[arg(long)]
     force: bool,
     /// The file of the fleet key, to sign a roster without the exit.
@@ -81,8 +81,13 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let is_alive = !in_words(fleet.client.get(heartbeat, None).await)?.kvs().is_empty();
     let was_member = take_out(&mut fleet, &exit, arguments.force).await?;
     let serving = if was_member { still_serving(&mut fleet, &exit, is_alive).await? } else { String::new() };
-    let is_known =
-        was_member || had_tickets || users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some();
+    // The operator says that this exit, which was removed earlier, no longer runs.
+    let has_stopped =
+        !was_member && arguments.force && confirm_removal(&mut fleet.client, &fleet.keys, &exit).await?;
+    let is_known = was_member
+        || has_stopped
+        || had_tickets
+        || users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some();
     let roster = match &fleet_key {
         Some(key) => roster::expel(&mut fleet, directories.state, &exit, key).await?,
         None if roster::has(&mut fleet, directories.state, &exit).await? => {
@@ -168,7 +173,8 @@ async fn still_serving(fleet: &mut Connected, exit: &ExitId, is_alive: bool) -> 
         };
         return Ok(format!(
             ", but it has not confirmed that it stops serving. If it still runs, it may serve the fleet's clients {how_long}, even clients \
-             that you remove now; stop it on its host"
+             that you remove now. Stop it on its host, and then run `warren fleet remove {exit} --force` again, so that it no longer counts as \
+             serving"
         ));
     }
 }

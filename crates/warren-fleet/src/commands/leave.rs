@@ -121,7 +121,11 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
         None => kept
             .note
             .take()
-            .unwrap_or_else(|| format!(" Run `warren fleet remove {}` at another exit.", config.exit)),
+            .unwrap_or_else(|| format!(
+                " The store could not be used. If the fleet still has this exit, run `warren fleet remove {}` at another one. Clients that were removed \
+                 elsewhere since this host's copy are still enrolled.",
+                config.exit
+            )),
     };
     reached("out of the fleet");
     // The note is saved before the rename, because the store is not asked again after the rename.

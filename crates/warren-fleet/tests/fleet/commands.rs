@@ -436,7 +436,7 @@ fn a_removed_exit_stops_before_its_user_is_gone_and_one_that_does_not_hear_is_re
     });
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!(until.unwrap().abs_diff(now as i64 + 3_600) < 60, "{until:?}");
-    // It hears of it later.
+    // The operator may know better, or it hears of it later.
     fleet.exits[1].start_link();
     fleet.exits[1].wait("it must stop", |seen| is_removed(&seen.store).then_some(()));
     fleet.exits[0].wait("it has confirmed", |seen| seen.removed.is_empty().then_some(()));
