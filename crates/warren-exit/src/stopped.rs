@@ -133,7 +133,10 @@ mod tests {
             std::fs::write(&path, "client = []\n").unwrap();
             let clients = StoppedClients {
                 path: path.clone(),
-                settings: SessionConfig::default(),
+                settings: SessionConfig {
+                    ipv4: Some("10.66.0.0/24".parse().unwrap()),
+                    ..SessionConfig::default()
+                },
                 own: OwnPorts::default(),
                 is_in_fleet,
             };

@@ -372,7 +372,7 @@ mod tests {
                 own_clock_offset_ms: 9,
                 changed: 3,
                 exits: vec![known],
-                removed: vec![RemovedExit { exit: exit.clone(), until: Some(7) }],
+                removed: vec![RemovedExit { exit, until: Some(7) }],
             },
             FleetMessage::StoreAddresses {
                 members: [

@@ -167,7 +167,7 @@ async fn still_serving(fleet: &mut Connected, exit: &ExitId, is_alive: bool) -> 
         let how_long = match until {
             Some(until) => {
                 let left = until.saturating_sub(milliseconds(SystemTime::now()) / 1_000);
-                format!("for another {} min (its max_staleness)", left.max(0) / 60 + 1)
+                format!("for another {} min (its max_staleness)", (left.max(0) + 59) / 60)
             }
             None => "for good, because its max_staleness is \"never\"".to_owned(),
         };
