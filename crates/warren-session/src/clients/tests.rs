@@ -352,13 +352,13 @@ fn an_edited_client_that_is_new_here_keeps_its_lease_unless_somebody_has_it() {
     let mut edited = registry.clone();
     let leased =
         |name, number, last| Client { leased_ipv4: Some([10, 66, 0, last].into()), ..client(name, number) };
-    edited.add(leased("new", 3, 9)).unwrap();
+    edited.add(leased("new", 3, 12)).unwrap();
     registry.add(leased("rival", 4, 8)).unwrap();
     edited.add(leased("late", 5, 8)).unwrap();
     edited.add(leased("rival", 4, 7)).unwrap();
     registry.become_edited(edited, UNIX_EPOCH).unwrap();
     let lease = |name| registry.by_name(name).unwrap().leased_ipv4.map(|address| address.octets()[3]);
-    assert_eq!([lease("new"), lease("late"), lease("rival")], [Some(9), None, Some(8)]);
+    assert_eq!([lease("new"), lease("late"), lease("rival")], [Some(12), None, Some(8)]);
 }
 
 #[test]
