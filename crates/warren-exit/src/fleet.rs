@@ -145,7 +145,12 @@ impl Fleet {
         let age = kept.age(SystemTime::now());
         let addresses = StoreAddresses::new(kept.members);
         Ok(Self {
-            serving: Serving::new(settings.max_staleness, Instant::now(), age, kept.answered),
+            serving: Serving::new(
+                settings.max_staleness,
+                Instant::now(),
+                (age, kept.answered),
+                kept.is_removed,
+            ),
             settings,
             link: None,
             store: StoreLink::Away {
@@ -249,7 +254,7 @@ impl Fleet {
         match &self.store {
             StoreLink::Reachable if self.follows => "its answers take too long".to_owned(),
             StoreLink::Reachable => "this exit has not read its clients yet".to_owned(),
-            StoreLink::Away { reason, .. } | StoreLink::Refused { reason } => reason.clone(),
+            StoreLink::Away { reason, .. } | StoreLink::Refused { reason, .. } => reason.clone(),
         }
     }
 
@@ -310,8 +315,10 @@ impl Fleet {
                 tracing::debug!("a client has a newer session at {exit}");
                 sessions.elsewhere(now, key, &nonce, claim);
             }
-            FleetMessage::Exits { own_clock_offset_ms, changed, exits } => {
+            FleetMessage::Exits { own_clock_offset_ms, changed, exits, removed } => {
                 check_count(exits.len(), MAX_EXITS, "exits")?;
+                check_count(removed.len(), MAX_EXITS, "removed exits")?;
+                self.exits.set_removed(removed);
                 sessions.set_loads(exits.iter().filter(|exit| exit.is_alive).map(load_of).collect());
                 self.exits.take(now, changed, exits);
                 self.look_at_clock(own_clock_offset_ms, sessions);
@@ -359,7 +366,7 @@ impl Fleet {
     }
 
     fn take_store(&mut self, mut link: StoreLink, sessions: &mut ExitSessions) {
-        if let StoreLink::Away { reason, .. } | StoreLink::Refused { reason } = &mut link {
+        if let StoreLink::Away { reason, .. } | StoreLink::Refused { reason, .. } = &mut link {
             *reason = one_line(reason);
         }
         let was_reachable = self.is_reachable();
@@ -371,13 +378,23 @@ impl Fleet {
                     "the fleet's store does not answer: {reason}; clients are still served, but nobody is enrolled"
                 );
             }
-            StoreLink::Refused { reason } if is_news => {
+            StoreLink::Refused { reason, .. } if is_news => {
                 tracing::error!("the fleet's store must not be used: {reason}");
             }
             StoreLink::Reachable | StoreLink::Away { .. } | StoreLink::Refused { .. } => {}
         }
         if link != StoreLink::Reachable {
             self.exits.lose();
+        }
+        // Only the store itself says that this exit was removed, or is in the fleet again. Without an answer, nothing changes.
+        let is_removed = match &link {
+            StoreLink::Reachable => false,
+            StoreLink::Refused { is_removed: true, .. } => true,
+            StoreLink::Away { .. } | StoreLink::Refused { .. } => self.serving.is_removed(),
+        };
+        if self.serving.set_removed(is_removed) {
+            // A restart must not forget this.
+            self.copy_due = Some(Instant::now());
         }
         self.store = link;
         // While another member of the store takes over, requests fail although the store counts as reachable. Once the store
@@ -406,11 +423,13 @@ impl Fleet {
         let Some((_, copy)) = self.whole.take() else { return Ok(Followed::default()) };
         // While the store does not answer, `warren-fleet` sends its copy from disk, which may be older than this exit's registry. A
         // copy from the store itself is always right.
-        let is_old = self.store != StoreLink::Reachable && revision < self.revision;
+        // An empty one is not believed either, because a file proves nothing.
+        let is_empty = copy.is_empty() && !sessions.registry().is_empty();
+        let is_old = self.store != StoreLink::Reachable && (revision < self.revision || is_empty);
         let mut followed = Followed::default();
         if is_old {
             tracing::warn!(
-                "warren-fleet has an older copy of the clients than this exit, which keeps its own"
+                "warren-fleet has an older or empty copy of the clients, and this exit keeps its own"
             );
             // Until the link has caught up, this exit's copy on disk is newer than the link's.
             self.file.stay_at(self.revision);
@@ -581,6 +600,7 @@ impl Fleet {
     fn kept(&self, sessions: &ExitSessions) -> Kept {
         Kept {
             answered: self.serving.answered(),
+            is_removed: self.serving.is_removed(),
             revision: self.revision,
             unsent: sessions.unsent(),
             members: self.around.addresses.0.clone(),

@@ -20,12 +20,18 @@ pub struct StoppedClients {
     settings: SessionConfig,
     /// The ports at which the exit listens while it runs.
     own: OwnPorts,
+    is_in_fleet: bool,
 }
 
 impl StoppedClients {
     /// The clients of the exit with this configuration.
     pub fn new(config: &ExitSettings, path: PathBuf) -> Self {
-        Self { path, settings: session_settings(config), own: own_ports(config) }
+        Self {
+            path,
+            settings: session_settings(config),
+            own: own_ports(config),
+            is_in_fleet: config.fleet.is_some(),
+        }
     }
 
     /// Opens the store. Before that, imports a `clients.toml`, which an earlier version left or an operator put there.
@@ -39,6 +45,14 @@ impl StoppedClients {
         let Some(import) = import.filter(|import| import.mark() != store.imported()) else {
             return Ok((store, registry));
         };
+        // The store of an exit of a fleet is a copy of the fleet's clients.
+        if self.is_in_fleet && store.exists() {
+            tracing::warn!(
+                "{} is not imported, because this exit belongs to a fleet; change clients with `warren exit client`",
+                import.path().display()
+            );
+            return Ok((store, registry));
+        }
         let registry = self.taken_over(&store, registry, &import)?;
         store.save_all(registry.rows(), Some(import.mark()))?;
         let from = import.path().display().to_string();
@@ -96,5 +110,38 @@ impl StoppedClients {
         }
         refuse_silent(import, &before)?;
         registry_after(&self.settings, before, import.registry.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use warren_session::PublicKey;
+    use warren_session::clients::Client;
+
+    use super::*;
+
+    #[test]
+    fn a_clients_toml_beside_the_copy_of_a_fleet_is_not_imported() {
+        for is_in_fleet in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("clients.toml");
+            let (mut store, mut registry) = ClientStore::open(store_path(&path)).unwrap();
+            registry.add(Client::new("anna", PublicKey([7; 32]), UNIX_EPOCH)).unwrap();
+            store.save_all(registry.rows(), None).unwrap();
+            std::fs::write(&path, "client = []\n").unwrap();
+            let clients = StoppedClients {
+                path: path.clone(),
+                settings: SessionConfig {
+                    ipv4: Some("10.66.0.0/24".parse().unwrap()),
+                    ..SessionConfig::default()
+                },
+                own: OwnPorts::default(),
+                is_in_fleet,
+            };
+            let (_, registry) = clients.open().unwrap();
+            assert_eq!((registry.len(), path.exists()), if is_in_fleet { (1, true) } else { (0, false) });
+        }
     }
 }

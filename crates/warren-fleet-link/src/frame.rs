@@ -110,7 +110,9 @@ mod tests {
             assert_eq!(sent(&answer), answer);
         }
         let away = StoreLink::Away { silent: Duration::from_secs(2), reason: "it is down".to_owned() };
-        for store in [StoreLink::Reachable, away, StoreLink::Refused { reason: "no".to_owned() }] {
+        for store in
+            [StoreLink::Reachable, away, StoreLink::Refused { reason: "no".to_owned(), is_removed: false }]
+        {
             let message = FleetMessage::Store(store);
             assert_eq!(sent(&message), message);
         }

@@ -10,7 +10,7 @@ use warren_session::clients::{RowChange, is_valid_name};
 use warren_session::{PublicKey, stored_key};
 
 /// Version of these messages. Each side refuses any other version, because both sides must be of one release.
-pub const LINK_VERSION: u32 = 4;
+pub const LINK_VERSION: u32 = 5;
 
 /// Maximum number of rows of one message.
 pub const MAX_ROWS: usize = 1000;
@@ -123,6 +123,8 @@ pub enum ExitMessage {
         endpoints: Vec<String>,
         /// The exit's address pools.
         pools: Pools,
+        /// How many seconds the exit serves its clients without the store. `None`: without limit.
+        max_staleness: Option<u64>,
     },
     /// Make these changes in one transaction: all of them or none. The answers ([`FleetMessage::Answer`]) come in the order of the
     /// requests.
@@ -199,7 +201,19 @@ pub enum StoreLink {
     Refused {
         /// Why the store must not be used, and what to do.
         reason: String,
+        /// Whether the store says that this exit was removed from the fleet. The exit must then stop serving the fleet's clients,
+        /// until the store can be used again.
+        is_removed: bool,
     },
+}
+
+/// An exit that was removed from the fleet, and has not confirmed that it no longer serves the fleet's clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedExit {
+    /// The exit's name.
+    pub exit: ExitId,
+    /// When the exit stops by itself, in seconds since 1970. `None`: never.
+    pub until: Option<i64>,
 }
 
 /// One exit of the fleet.
@@ -295,6 +309,8 @@ pub enum FleetMessage {
         changed: i64,
         /// The exits, sorted by name.
         exits: Vec<FleetExit>,
+        /// The removed exits that may still serve, sorted by name.
+        removed: Vec<RemovedExit>,
     },
     /// All members of the store with their addresses. Sent at the start, before any name is looked up, and at each change. No
     /// network behind a client may contain one of these addresses, because the exit's host must reach them.
@@ -350,9 +366,14 @@ mod tests {
         let mut messages = vec![
             FleetMessage::Whole { revision: 1, rows: rows.clone(), is_last: true },
             FleetMessage::Changes { revision: 2, rows },
-            FleetMessage::Elsewhere { key: known.key, nonce: vec![1; 16], claim: 2, exit },
+            FleetMessage::Elsewhere { key: known.key, nonce: vec![1; 16], claim: 2, exit: exit.clone() },
             FleetMessage::Answered { ago: Duration::from_millis(1_200) },
-            FleetMessage::Exits { own_clock_offset_ms: 9, changed: 3, exits: vec![known] },
+            FleetMessage::Exits {
+                own_clock_offset_ms: 9,
+                changed: 3,
+                exits: vec![known],
+                removed: vec![RemovedExit { exit, until: Some(7) }],
+            },
             FleetMessage::StoreAddresses {
                 members: [
                     ("https://a.example.net:2379".to_owned(), ["::1".parse().unwrap()].into()),
@@ -366,7 +387,8 @@ mod tests {
             FleetMessage::Roster { bytes: vec![1, 2] },
             FleetMessage::Drain { on: true },
         ];
-        let links = [StoreLink::Reachable, away, StoreLink::Refused { reason: "old".to_owned() }];
+        let links =
+            [StoreLink::Reachable, away, StoreLink::Refused { reason: "old".to_owned(), is_removed: true }];
         messages.extend(links.map(FleetMessage::Store));
         let outcomes = [Outcome::Stored { revision: 4 }, Outcome::Conflict, Outcome::Unavailable];
         messages.extend(outcomes.map(|outcome| FleetMessage::Answer { id: 8, outcome }));

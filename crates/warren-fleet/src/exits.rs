@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
-use warren_fleet_link::{ExitId, ExitState, FleetExit, Load, MAX_EXITS};
+use warren_fleet_link::{ExitId, ExitState, FleetExit, Load, MAX_EXITS, RemovedExit};
 use warren_session::PublicKey;
 
 /// An exit that belongs to the fleet, `mb/ID`.
@@ -14,6 +14,9 @@ pub(crate) struct Member {
     pub(crate) key: Option<PublicKey>,
     #[serde(default)]
     pub(crate) endpoints: Vec<String>,
+    /// How many seconds the exit serves its clients without the store. `None`: without limit.
+    #[serde(default)]
+    pub(crate) max_staleness: Option<u64>,
 }
 
 /// Maximum number of endpoints of an exit, and maximum bytes of one: a host name and a port.
@@ -53,6 +56,8 @@ pub(crate) struct Exits {
     heartbeats: BTreeMap<ExitId, Seen>,
     /// The exits that were removed, each with the revision of its removal.
     removed: BTreeMap<ExitId, i64>,
+    /// The removed exits that may still serve.
+    lingering: BTreeMap<ExitId, RemovedExit>,
     has_changed: bool,
     /// Counts changes of the state that is saved on disk: which exits are in the fleet, and which were removed.
     changes: u64,
@@ -116,18 +121,33 @@ impl Exits {
         self.unreadable.insert(exit);
     }
 
-    /// Sets the removed exits.
-    pub(crate) fn replace_removed(&mut self, removed: BTreeMap<ExitId, i64>) {
-        self.removed = removed;
+    /// Sets the removed exits, and those of them that may still serve.
+    pub(crate) fn replace_removed(
+        &mut self,
+        removed: BTreeMap<ExitId, i64>,
+        lingering: BTreeMap<ExitId, RemovedExit>,
+    ) {
+        (self.removed, self.lingering) = (removed, lingering);
     }
 
     /// Records that an exit was removed at a revision, or that it may come back.
-    pub(crate) fn note_removed(&mut self, exit: ExitId, at: Option<i64>) {
+    pub(crate) fn note_removed(&mut self, exit: ExitId, at: Option<i64>, lingering: Option<RemovedExit>) {
         self.changes += 1;
+        self.has_changed = true;
+        match lingering {
+            Some(lingering) => drop(self.lingering.insert(exit.clone(), lingering)),
+            None => drop(self.lingering.remove(&exit)),
+        }
         match at {
             Some(revision) => drop(self.removed.insert(exit, revision)),
             None => drop(self.removed.remove(&exit)),
         }
+    }
+
+    /// The removed exits that may still serve.
+    pub(crate) fn lingering(&self) -> Vec<RemovedExit> {
+        // The exit refuses a longer list.
+        self.lingering.values().take(MAX_EXITS).cloned().collect()
     }
 
     pub(crate) fn removed(&self) -> &BTreeMap<ExitId, i64> {
@@ -212,8 +232,31 @@ impl Exits {
     }
 }
 
-/// The value of `xr/ID`.
+/// The value of `xr/ID` if the exit need not stop serving: it has left by itself and keeps its clients, or a recovery has repeated
+/// an earlier removal.
 pub(crate) const REMOVED: &str = "1";
+
+/// The value of `xr/ID` if an operator has removed the exit, which must then stop serving the fleet's clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Removal {
+    /// When the exit stops by itself, in seconds since 1970. `None`: never.
+    pub(crate) until: Option<i64>,
+    /// Whether the exit has confirmed that it stops.
+    pub(crate) has_stopped: bool,
+}
+
+impl Removal {
+    /// Reads the value. `None` for any other value.
+    pub(crate) fn read(value: &[u8]) -> Option<Self> {
+        serde_json::from_slice(value).ok()
+    }
+
+    /// The removed exit of this value, if it may still serve.
+    pub(crate) fn lingering(exit: &ExitId, value: &[u8]) -> Option<RemovedExit> {
+        let Self { until, has_stopped } = Self::read(value)?;
+        (!has_stopped).then(|| RemovedExit { exit: exit.clone(), until })
+    }
+}
 
 pub(crate) fn milliseconds(time: SystemTime) -> i64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -271,10 +314,10 @@ mod tests {
         let endpoints: Vec<_> = (0..1000).map(|number| format!("a{number}.example.net:443")).collect();
         let long = vec!["x".repeat(10_000), "a.example.net:443".to_owned()];
         let key = Some(PublicKey([7; 32]));
-        exits.member(id("b"), Some(Member { key, endpoints }));
-        exits.member(id("c"), Some(Member { key, endpoints: long }));
+        exits.member(id("b"), Some(Member { key, endpoints, max_staleness: None }));
+        exits.member(id("c"), Some(Member { key, endpoints: long, max_staleness: None }));
         (0..2000).for_each(|number| {
-            exits.member(id(&format!("n{number}")), Some(Member { key, endpoints: Vec::new() }))
+            exits.member(id(&format!("n{number}")), Some(Member { key, ..Member::default() }))
         });
         let listed = exits.list();
         assert_eq!((listed.len(), listed[0].endpoints.len()), (MAX_EXITS, MOST_ENDPOINTS));

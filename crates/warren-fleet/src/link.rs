@@ -49,6 +49,8 @@ pub(crate) struct Link {
     /// The store's members with their addresses. Empty until [`Self::set_addresses`] is called.
     addresses: StoreMembers,
     out: Vec<FleetMessage>,
+    /// Whether the exit takes the store for reachable.
+    is_said_reachable: bool,
 }
 
 /// The exit that is connected.
@@ -80,7 +82,10 @@ enum Store {
         since: Instant,
         reason: String,
     },
-    Refused(String),
+    Refused {
+        reason: String,
+        is_removed: bool,
+    },
 }
 
 /// A transaction for the store.
@@ -107,6 +112,7 @@ impl Link {
             certificates: Vec::new(),
             addresses: StoreMembers::new(),
             out: Vec::new(),
+            is_said_reachable: false,
             keys,
             me,
             process,
@@ -158,7 +164,8 @@ impl Link {
     }
 
     fn hello(&mut self, hello: ExitMessage, now: Instant) -> Result<(), String> {
-        let ExitMessage::Hello { version, release, exit, key, endpoints, pools } = hello else {
+        let ExitMessage::Hello { version, release, exit, key, endpoints, pools, max_staleness } = hello
+        else {
             return Ok(());
         };
         if version != LINK_VERSION {
@@ -173,7 +180,7 @@ impl Link {
             ));
         }
         self.exit_gone();
-        let member = Member { key: Some(key), endpoints }.bounded();
+        let member = Member { key: Some(key), endpoints, max_staleness }.bounded();
         let (load, state) = (Load::default(), ExitState::Serving);
         self.exit = Some(Exit {
             member,
@@ -186,17 +193,18 @@ impl Link {
             told: 0,
             is_news: true,
         });
-        self.tell_store(now);
         self.tell_certificates();
         // The addresses are sent before the clients, because no client's network may contain one of them.
         self.tell_addresses();
-        self.send_whole();
+        self.tell_store(now);
         Ok(())
     }
 
     /// Sends the whole copy, if there is one and the exit may have it.
     fn send_whole(&mut self) {
-        let is_fitting = self.refusal().is_none();
+        // A copy from the disk must not pass for the store's own, which the exit always takes.
+        let is_posing = self.copy.is_from_disk() && self.is_said_reachable;
+        let is_fitting = self.refusal().is_none() && !is_posing;
         let Some(exit) = self.exit.as_mut().filter(|_| self.copy.is_filled() && is_fitting) else { return };
         let revision = self.copy.revision();
         (exit.whole, exit.told, exit.applied) = (Some(revision), revision, 0);
@@ -242,8 +250,9 @@ impl Link {
 
     fn tell_exits(&mut self) {
         let own_clock_offset_ms = self.exits.own_clock_offset(&self.me);
-        let (changed, exits) = (self.copy.latest_change(), self.exits.list());
-        self.out.push(FleetMessage::Exits { own_clock_offset_ms, changed, exits });
+        let (changed, exits, removed) =
+            (self.copy.latest_change(), self.exits.list(), self.exits.lingering());
+        self.out.push(FleetMessage::Exits { own_clock_offset_ms, changed, exits, removed });
     }
 
     fn request(&mut self, id: u64, rows: Vec<RowChange>, now: Instant) {
@@ -255,7 +264,7 @@ impl Link {
         let is_away = match &self.store {
             Store::Up { .. } => self.refusal().is_some(),
             Store::Down { since, .. } => now.duration_since(*since) >= SILENCE,
-            Store::Refused(_) => true,
+            Store::Refused { .. } => true,
         };
         let taken = match basis.filter(|_| !is_away) {
             Some(basis) => self.requests.take(id, rows, basis, now),
@@ -283,7 +292,6 @@ impl Link {
         self.meta = Some(meta);
         self.store = Store::Up { live_from: revision };
         self.tell_store(now);
-        self.send_whole_if_missing();
     }
 
     fn send_whole_if_missing(&mut self) {
@@ -298,28 +306,39 @@ impl Link {
         let since = match &self.store {
             // Several members may fail one after the other. The exit learns the time since which no member has answered.
             Store::Down { since, .. } => *since,
-            Store::Up { .. } | Store::Refused(_) => now,
+            Store::Up { .. } => now,
+            // What the store has said holds until it answers again.
+            Store::Refused { .. } => return,
         };
         self.store = Store::Down { since, reason };
     }
 
     /// Records that the store must not be used.
-    pub(crate) fn store_refused(&mut self, reason: String, now: Instant) {
+    /// `is_removed`: the exit was removed, so it must stop serving.
+    pub(crate) fn store_refused(&mut self, (reason, is_removed): (String, bool), now: Instant) {
         self.requests.lose();
-        self.store = Store::Refused(reason);
+        self.store = Store::Refused { reason, is_removed };
         let answers = self.requests.expire(None);
         self.out.extend(answers);
         self.tell_store(now);
     }
 
-    /// Tells the exit whether the store answers. Call this every second.
+    /// Whether the exit was removed, and stops serving because it was told so.
+    pub(crate) fn has_stopped(&self) -> bool {
+        let is_draining = self.exit.as_ref().is_some_and(|exit| exit.state == ExitState::Draining);
+        is_draining && matches!(self.store, Store::Refused { is_removed: true, .. })
+    }
+
+    /// Tells the exit whether the store answers, and sends it the copy that it has missed. Call this every second.
     pub(crate) fn tell_store(&mut self, now: Instant) {
         let link = self.store_link(now);
         // An answer of a store that must not be used does not count.
         if let (StoreLink::Reachable | StoreLink::Away { .. }, Some(at)) = (&link, self.answered) {
             self.out.push(FleetMessage::Answered { ago: now.saturating_duration_since(at) });
         }
+        self.is_said_reachable = link == StoreLink::Reachable;
         self.out.push(FleetMessage::Store(link));
+        self.send_whole_if_missing();
     }
 
     /// Records when the store last answered.
@@ -329,7 +348,7 @@ impl Link {
 
     pub(crate) fn store_link(&self, now: Instant) -> StoreLink {
         if let Some(reason) = self.refusal() {
-            return StoreLink::Refused { reason };
+            return StoreLink::Refused { reason, is_removed: false };
         }
         match &self.store {
             Store::Up { .. } => StoreLink::Reachable,
@@ -341,7 +360,9 @@ impl Link {
                 let since = self.answered.unwrap_or(*since);
                 StoreLink::Away { silent: now.saturating_duration_since(since), reason: reason.clone() }
             }
-            Store::Refused(reason) => StoreLink::Refused { reason: reason.clone() },
+            Store::Refused { reason, is_removed } => {
+                StoreLink::Refused { reason: reason.clone(), is_removed: *is_removed }
+            }
         }
     }
 
@@ -359,7 +380,7 @@ impl Link {
     pub(crate) fn expire(&mut self, now: Instant) {
         let answers = match &self.store {
             Store::Down { since, .. } if now.duration_since(*since) >= SILENCE => self.requests.expire(None),
-            Store::Up { .. } | Store::Down { .. } | Store::Refused(_) => self.requests.expire(Some(now)),
+            Store::Up { .. } | Store::Down { .. } | Store::Refused { .. } => self.requests.expire(Some(now)),
         };
         self.out.extend(answers);
     }
@@ -367,7 +388,7 @@ impl Link {
     /// Applies the copy that an earlier process has left on the disk.
     pub(crate) fn resume(&mut self, revision: i64, pairs: &[Pair]) {
         self.whole(revision, pairs);
-        self.copy.is_from_disk();
+        self.copy.note_from_disk();
     }
 
     /// Applies everything that the store contains, read at one revision.
@@ -384,7 +405,7 @@ impl Link {
         self.sessions.replace(&self.me, contents.sessions);
         self.sessions.send_all_again();
         self.exits.replace(contents.members, contents.heartbeats);
-        self.exits.replace_removed(contents.removed);
+        self.exits.replace_removed(contents.removed, contents.lingering);
         match &mut self.exit {
             Some(Exit { whole: Some(_), .. }) if is_planted(Bug::CompactionIgnored) => {}
             Some(exit) if is_unsure(exit) => {
@@ -460,7 +481,8 @@ impl Link {
                 (member, _) => self.exits.member(exit, member),
             },
             Key::RemovedExit(exit) => {
-                self.exits.note_removed(exit, pair.value.is_some().then_some(pair.modified));
+                let lingering = pair.lingering(&exit);
+                self.exits.note_removed(exit, pair.value.is_some().then_some(pair.modified), lingering);
             }
             Key::Written(exit) if exit == self.me => {
                 self.copy.wrote(pair.modified);

@@ -89,7 +89,14 @@ pub(crate) enum Mismatch {
     #[error(
         "this exit was removed from the fleet; run `warren fleet leave` here, and join again with a new ticket if it is to come back"
     )]
-    Removed,
+    Removed {
+        /// Whether the exit must stop serving.
+        must_stop: bool,
+    },
+    #[error(
+        "the store does not have this exit, and does not say that it was removed; run `warren fleet leave` here, and join again with a new ticket"
+    )]
+    NotMember,
     #[error(
         "this exit's pools are {own} and the fleet's are {fleet}; write the fleet's into [addresses] of exit.toml"
     )]
@@ -105,8 +112,8 @@ pub(crate) struct Found {
     /// The revision of `po/EXIT` or `wr/EXIT`, whichever is newer; 0 if both are missing.
     pub(crate) own: i64,
     pub(crate) is_member: bool,
-    /// Whether the exit was removed from the fleet.
-    pub(crate) is_removed: bool,
+    /// The revision at which the exit was removed or has left, and whether it must stop serving.
+    pub(crate) removed: Option<(i64, bool)>,
     /// The revision at which the present epoch began.
     pub(crate) began: i64,
 }
@@ -122,14 +129,14 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
         return Err(Mismatch::Format { format: meta.format });
     }
     let Some(known) = known else {
-        return if found.is_member && !found.is_removed { Ok((meta, false)) } else { Err(Mismatch::Removed) };
+        return found.membership().map(|()| (meta, false));
     };
     if meta.id != known.fleet {
         return Err(Mismatch::OtherFleet);
     }
     // The epochs are compared first, because a recovery also changes cluster and revision.
     if meta.epoch > known.epoch {
-        return if found.is_removed { Err(Mismatch::Removed) } else { Ok((meta, true)) };
+        return found.removal().map(|()| (meta, true));
     }
     if is_planted(Bug::RestoreUnnoticed) {
         return Ok((meta, false));
@@ -140,14 +147,25 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     if found.revision < known.revision {
         return Err(Mismatch::OldRevision { known: known.revision, found: found.revision });
     }
-    if !found.is_member || found.is_removed {
-        return Err(Mismatch::Removed);
-    }
-    // New writes may have brought a restored store past the known revision. But this exit's latest write would still be missing.
-    if found.own < known.own {
+    // New writes may have brought a restored store past the known revision. But this exit's latest write would still be missing. A
+    // removal deletes this exit's writes too, but it is newer than they were, and the deletion itself counts as a write. An old
+    // backup may contain an earlier removal.
+    let is_removed_since = found.removed.is_some_and(|(at, _)| at >= known.own);
+    if found.own < known.own && (found.is_member || found.removed.is_some()) && !is_removed_since {
         return Err(Mismatch::LostWrite { known: known.own });
     }
-    Ok((meta, false))
+    found.membership().map(|()| (meta, false))
+}
+
+impl Found {
+    fn removal(&self) -> Result<(), Mismatch> {
+        self.removed.map_or(Ok(()), |(_, must_stop)| Err(Mismatch::Removed { must_stop }))
+    }
+
+    fn membership(&self) -> Result<(), Mismatch> {
+        self.removal()?;
+        if self.is_member { Ok(()) } else { Err(Mismatch::NotMember) }
+    }
 }
 
 #[cfg(test)]
@@ -171,7 +189,7 @@ mod tests {
             revision: 100,
             own: 90,
             is_member: true,
-            is_removed: false,
+            removed: None,
             began: 1,
         }
     }
@@ -217,7 +235,15 @@ mod tests {
             checked(|found| found.meta = Some(Meta { id: "g".to_owned(), ..meta() })),
             Err(Mismatch::OtherFleet)
         );
-        assert_eq!(checked(|found| (found.own, found.is_member) = (0, false)), Err(Mismatch::Removed));
+        assert_eq!(checked(|found| (found.own, found.is_member) = (0, false)), Err(Mismatch::NotMember));
+        for must_stop in [true, false] {
+            for at in [101, known().own] {
+                let removed = checked(|found| {
+                    (found.own, found.is_member, found.removed) = (0, false, Some((at, must_stop)));
+                });
+                assert_eq!(removed, Err(Mismatch::Removed { must_stop }));
+            }
+        }
         assert!(matches!(checked(|found| found.meta = None), Err(Mismatch::NoFleet { .. })));
         assert!(matches!(
             checked(|found| found.meta = Some(Meta { format: 2, ..meta() })),
@@ -232,11 +258,18 @@ mod tests {
         let both = checked(|found| {
             recovered(found);
             // An earlier release has made the exit a member again.
-            (found.is_member, found.is_removed) = (true, true);
+            (found.is_member, found.removed) = (true, Some((95, true)));
         });
-        assert_eq!(both, Err(Mismatch::Removed));
-        assert_eq!(checked(|found| found.is_removed = true), Err(Mismatch::Removed));
-        assert_eq!(check("home", None, &Found { is_removed: true, ..found() }), Err(Mismatch::Removed));
+        let removed = Err(Mismatch::Removed { must_stop: true });
+        assert_eq!(both, removed);
+        assert_eq!(checked(|found| found.removed = Some((95, true))), removed);
+        assert_eq!(check("home", None, &Found { removed: Some((95, true)), ..found() }), removed);
+        // An exit that was removed at revision 50 has come back and written since. A backup of revision 60 does not know that.
+        let of_backup = |own| {
+            checked(|found| (found.is_member, found.removed, found.own) = (false, Some((50, true)), own))
+        };
+        assert_eq!(of_backup(0), Err(Mismatch::LostWrite { known: 90 }));
+        assert_eq!(of_backup(91), removed, "the control: the store has this exit's latest write");
     }
 
     #[test]

@@ -107,7 +107,7 @@ mod tests {
             revision: 1_000,
             own: 0,
             is_member: true,
-            is_removed: false,
+            removed: None,
             began: recovery.store + 10,
         };
         Basis::of_link(position, &meta, &found)

@@ -21,7 +21,7 @@ use crate::link::Link;
 use crate::meta::Position;
 use crate::once::Once;
 use crate::sessions::SessionBatch;
-use crate::snapshot::{Snapshot, StateDirectory};
+use crate::snapshot::{Owner, Snapshot, StateDirectory};
 use crate::store::session::{self, FromStore, LastAnswer, Recorded, Setup, ToStore};
 use crate::store_history::StoreHistory;
 use crate::users;
@@ -64,10 +64,13 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     let config = FleetConfig::read(directories.config)?;
     // A missing certificate is a mistake that no retry corrects, so it is reported at once.
     config.store.options()?;
-    let state = StateDirectory::new(directories.state);
+    let mut state = StateDirectory::new(directories.state);
     state.create()?;
+    let process = random_name()?;
+    // `warren fleet leave` may have run in the meantime. So the configuration is read again while nobody clears the directory.
+    let config = state.claim(&process, || FleetConfig::read(directories.config))?;
     let looked_at = config.store.clone();
-    let mut runner = Runner::new(config, state)?;
+    let mut runner = Runner::new(config, process, state)?;
     let socket = directories.runtime.join("fleet").join("fleet.sock");
     let (report, mut from_exit) = mpsc::channel(64);
     let connecting = tokio::spawn(exit_socket::run(socket, report));
@@ -82,6 +85,8 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let mut ticks = interval(Duration::from_millis(50));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ended = interval(SAVE);
+    ended.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             Some(message) = from_exit.recv() => runner.exit_says(message),
@@ -89,6 +94,10 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
             Some(found) = certificates.recv() => runner.link.set_certificates(found),
             Some(found) = addresses.recv() => runner.link.set_addresses(found),
             _ = ticks.tick() => runner.tick(),
+            _ = ended.tick() => if !runner.disk.state.is_claimed() {
+                tracing::warn!("this link ends: this exit has left its fleet, or another link has taken this one's place");
+                break;
+            },
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
@@ -187,11 +196,11 @@ impl StoreConnection {
 }
 
 impl Runner {
-    fn new(config: FleetConfig, state: StateDirectory) -> anyhow::Result<Self> {
+    fn new(config: FleetConfig, process: String, state: StateDirectory) -> anyhow::Result<Self> {
         let now = Instant::now();
-        let mut link = Link::new(config.keys(), config.exit.clone(), random_name()?, now);
+        let mut link = Link::new(config.keys(), config.exit.clone(), process, now);
         link.set_addresses(addresses::without_look_up(&config.store.endpoints));
-        let snapshot = state.load()?;
+        let snapshot = state.load(&Owner::of(&config))?;
         if let Some(snapshot) = &snapshot {
             link.resume(snapshot.revision, &snapshot.pairs);
         }
@@ -310,12 +319,12 @@ impl Runner {
                 }
                 self.lost(reason, None);
             }
-            FromStore::Refused { reason } => {
+            FromStore::Refused { reason, must_stop } => {
                 if self.said.of_store.is_news(&reason) {
                     tracing::error!("the store is not used: {reason}");
                 }
                 self.is_recording = false;
-                self.link.store_refused(reason, now);
+                self.link.store_refused((reason, must_stop), now);
                 // `warren fleet recover` reads the disk, so the disk must contain the latest rows of this link.
                 self.due.save = now;
                 self.store.end(Some(REFUSED_PAUSE));
@@ -407,6 +416,7 @@ impl Runner {
             revision: self.history.live_from(&self.link),
             rows,
             beside_rows: self.link.beside_rows(),
+            has_stopped: self.link.has_stopped(),
             lease: Arc::clone(&self.lease),
             answered: Arc::clone(&self.answered),
         };
@@ -444,7 +454,8 @@ impl Runner {
         let has_changed = self.disk.changes != self.link.changes();
         let snapshot = has_changed.then(|| {
             let (revision, pairs) = (position.revision, self.link.pairs());
-            Snapshot { meta: meta.clone(), position: position.clone(), revision, pairs }
+            let owner = Owner::of(&self.config);
+            Snapshot { owner, meta: meta.clone(), position: position.clone(), revision, pairs }
         });
         self.disk.changes = self.link.changes();
         self.disk.position = Some(position.clone());

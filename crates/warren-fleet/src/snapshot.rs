@@ -2,25 +2,48 @@
 //!
 //! The file consists of a line of JSON for its head, a line for each key, and a last line with the SHA-256 of all lines before
 //! it. The file is replaced as a whole.
+//!
+//! The head names the fleet and the exit, so that no exit ever uses another fleet's copy. A link claims the directory when it
+//! starts. From the moment when a command clears the directory, or another link claims it, the link writes nothing more there.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use warren_config::storage::write_atomic;
+use warren_config::storage::{LockFile, write_atomic};
+use warren_fleet_link::ExitId;
 
+use crate::config::{FleetConfig, is_absent, is_there};
 use crate::link::Pair;
 use crate::meta::{Meta, Position};
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+
+/// How long to wait for another process of this host that changes the files.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// Whose copy a snapshot is: the exit that wrote it, and the name of its fleet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Owner {
+    pub(crate) fleet: String,
+    pub(crate) exit: ExitId,
+}
+
+impl Owner {
+    pub(crate) fn of(config: &FleetConfig) -> Self {
+        Self { fleet: config.fleet.clone(), exit: config.exit.clone() }
+    }
+}
 
 /// The content of the link's copy on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
+    pub(crate) owner: Owner,
     pub(crate) meta: Meta,
     pub(crate) position: Position,
     /// The revision of the copy.
@@ -31,9 +54,16 @@ pub(crate) struct Snapshot {
 #[derive(Serialize, Deserialize)]
 struct Head {
     warren_fleet_snapshot: u32,
+    owner: Owner,
     meta: Meta,
     position: Position,
     revision: i64,
+}
+
+/// The part of the head that every format has.
+#[derive(Deserialize)]
+struct Version {
+    warren_fleet_snapshot: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -46,20 +76,29 @@ struct Line {
 
 /// The paths of a link's files.
 #[derive(Clone, Debug)]
-pub(crate) struct StateDirectory(PathBuf);
+pub(crate) struct StateDirectory {
+    path: PathBuf,
+    /// The name of the link's process, once it has claimed the directory.
+    link: String,
+}
 
 impl StateDirectory {
     /// The directory `fleet` below the directory of Warren's state.
     pub(crate) fn new(state: &Path) -> Self {
-        Self(state.join("fleet"))
+        Self { path: state.join("fleet"), link: String::new() }
     }
 
     fn snapshot(&self) -> PathBuf {
-        self.0.join("copy.snapshot")
+        self.path.join("copy.snapshot")
+    }
+
+    /// The file with the name of the link that has claimed the directory.
+    fn claim_file(&self) -> PathBuf {
+        self.path.join("link")
     }
 
     fn position(&self) -> PathBuf {
-        self.0.join("position.json")
+        self.path.join("position.json")
     }
 
     /// Creates the directory, to which only its owner has access.
@@ -68,15 +107,49 @@ impl StateDirectory {
     /// If that fails.
     pub(crate) fn create(&self) -> anyhow::Result<()> {
         use std::os::unix::fs::DirBuilderExt as _;
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
-        made.with_context(|| format!("{} cannot be created; choose another --state-dir", self.0.display()))
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path);
+        made.with_context(|| format!("{} cannot be created; choose another --state-dir", self.path.display()))
+    }
+
+    /// Claims the directory for a link, and returns what `begin` has read. A command that clears the directory does so before or
+    /// after this call, but not during it.
+    ///
+    /// # Errors
+    /// If `begin` fails, or the claim cannot be written.
+    pub(crate) fn claim<T>(
+        &mut self,
+        link: &str,
+        begin: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let _lock = self.lock()?;
+        let begun = begin()?;
+        let file = self.claim_file();
+        write_atomic(&file, link.as_bytes(), 0o600)
+            .with_context(|| format!("{} cannot be written", file.display()))?;
+        link.clone_into(&mut self.link);
+        Ok(begun)
+    }
+
+    /// Whether this link's claim still holds. A claim that cannot be read still holds.
+    pub(crate) fn is_claimed(&self) -> bool {
+        match std::fs::read(self.claim_file()) {
+            Ok(link) => link == self.link.as_bytes(),
+            Err(error) => !is_absent(&error),
+        }
+    }
+
+    fn lock(&self) -> anyhow::Result<LockFile> {
+        let path = self.path.join("lock");
+        let locked = LockFile::acquire(&path, LOCK_WAIT);
+        let locked = locked.with_context(|| format!("{} cannot be locked", path.display()))?;
+        locked.with_context(|| format!("{} is locked by another process; try again", path.display()))
     }
 
     /// Reads the copy, with the newest position. `None` if there is no copy.
     ///
     /// # Errors
-    /// If it is damaged.
-    pub(crate) fn load(&self) -> anyhow::Result<Option<Snapshot>> {
+    /// If it is damaged, or belongs to another exit or fleet.
+    pub(crate) fn load(&self, owner: &Owner) -> anyhow::Result<Option<Snapshot>> {
         let path = self.snapshot();
         let bytes = match std::fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -89,6 +162,16 @@ impl StateDirectory {
             )
         };
         let mut snapshot = decode(&bytes).with_context(damaged)?;
+        if snapshot.owner != *owner {
+            let Owner { fleet, exit } = &snapshot.owner;
+            bail!(
+                "{} is the copy of the exit {exit} of fleet {fleet:?}, and fleet.toml names the exit {} of fleet {:?}; correct \
+                 fleet.toml, or delete the copy if this host has left that fleet",
+                path.display(),
+                owner.exit,
+                owner.fleet
+            );
+        }
         let newer = self.load_position()?.filter(|it| {
             it.fleet == snapshot.position.fleet
                 // The epoch counts first, because revisions of different epochs cannot be compared.
@@ -111,31 +194,40 @@ impl StateDirectory {
         }
     }
 
-    /// Replaces the copy.
+    /// Replaces the copy, if the link's claim still holds.
     ///
     /// # Errors
     /// If the copy cannot be written. In that case the old one is unchanged.
     pub(crate) fn save(&self, snapshot: &Snapshot) -> anyhow::Result<()> {
-        let bytes = encode(snapshot)?;
-        // Only the owner may read the file, because clients' rows contain preshared keys.
-        write_atomic(&self.snapshot(), &bytes, 0o600)
-            .with_context(|| format!("{} cannot be written", self.snapshot().display()))
+        self.write(&self.snapshot(), &encode(snapshot)?)
     }
 
-    /// Replaces the position.
+    /// Replaces the position, if the link's claim still holds.
     ///
     /// # Errors
     /// If it cannot be written.
     pub(crate) fn save_position(&self, position: &Position) -> anyhow::Result<()> {
-        write_atomic(&self.position(), &serde_json::to_vec(position)?, 0o600)
-            .with_context(|| format!("{} cannot be written", self.position().display()))
+        self.write(&self.position(), &serde_json::to_vec(position)?)
     }
 
-    /// Removes both files.
+    fn write(&self, path: &Path, content: &[u8]) -> anyhow::Result<()> {
+        let _lock = self.lock()?;
+        if !self.is_claimed() {
+            return Ok(());
+        }
+        // Only the owner may read the files, because clients' rows contain preshared keys.
+        write_atomic(path, content, 0o600).with_context(|| format!("{} cannot be written", path.display()))
+    }
+
+    /// Removes the copy, and ends the claim of a link that still runs.
     ///
-    /// # Errors If one of them cannot be removed.
+    /// # Errors If a file cannot be removed.
     pub(crate) fn clear(&self) -> anyhow::Result<()> {
-        for path in [self.snapshot(), self.position()] {
+        if !is_there(&self.path)? {
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        for path in [self.claim_file(), self.snapshot(), self.position()] {
             warren_host::durable_file::remove(&path)
                 .with_context(|| format!("{} cannot be removed", path.display()))?;
         }
@@ -148,9 +240,9 @@ impl StateDirectory {
 /// # Errors
 /// If a key is not text.
 pub(crate) fn encode(snapshot: &Snapshot) -> anyhow::Result<Vec<u8>> {
-    let Snapshot { meta, position, revision, pairs } = snapshot;
-    let (meta, position, revision) = (meta.clone(), position.clone(), *revision);
-    let head = Head { warren_fleet_snapshot: FORMAT, meta, position, revision };
+    let Snapshot { owner, meta, position, revision, pairs } = snapshot;
+    let (owner, meta, position) = (owner.clone(), meta.clone(), position.clone());
+    let head = Head { warren_fleet_snapshot: FORMAT, owner, meta, position, revision: *revision };
     let mut text = serde_json::to_string(&head)? + "\n";
     for pair in pairs {
         let Some(value) = &pair.value else { continue };
@@ -179,17 +271,20 @@ pub(crate) fn decode(bytes: &[u8]) -> anyhow::Result<Snapshot> {
         bail!("its checksum is wrong");
     }
     let mut lines = rest.lines();
-    let head: Head =
-        serde_json::from_str(lines.next().context("it is empty")?).context("its head cannot be read")?;
-    if head.warren_fleet_snapshot != FORMAT {
-        bail!("its format is {}, and this version of Warren knows {FORMAT}", head.warren_fleet_snapshot);
+    let first = lines.next().context("it is empty")?;
+    let Version { warren_fleet_snapshot: format } =
+        serde_json::from_str(first).context("its head cannot be read")?;
+    if format != FORMAT {
+        bail!("its format is {format}, and this version of Warren knows {FORMAT}");
     }
+    let head: Head = serde_json::from_str(first).context("its head cannot be read")?;
     let pair = |line| {
         let Line { key, modified, value } = serde_json::from_str(line)?;
         anyhow::Ok(Pair::new(key, STANDARD.decode(value)?, modified))
     };
     let pairs = lines.map(pair).collect::<anyhow::Result<_>>()?;
-    Ok(Snapshot { meta: head.meta, position: head.position, revision: head.revision, pairs })
+    let Head { owner, meta, position, revision, .. } = head;
+    Ok(Snapshot { owner, meta, position, revision, pairs })
 }
 
 fn checksum(bytes: &[u8]) -> String {
@@ -202,13 +297,17 @@ mod tests {
 
     use super::*;
 
+    fn owner(fleet: &str, exit: &str) -> Owner {
+        Owner { fleet: fleet.to_owned(), exit: ExitId::try_from(exit.to_owned()).unwrap() }
+    }
+
     fn snapshot() -> Snapshot {
         let pools = Pools { ipv4: None, ipv6: None };
         let meta = Meta { format: 1, id: "f".to_owned(), epoch: 2, pools, recoveries: Vec::new() };
         let position = Position { fleet: "f".to_owned(), epoch: 2, cluster: 7, revision: 100, own: 90 };
         let pairs =
             vec![Pair::new("/warren/home/ro", [0, 255, 10], 5), Pair::new("/warren/home/cl/x", "{}", 9)];
-        Snapshot { meta, position, revision: 100, pairs }
+        Snapshot { owner: owner("home", "a"), meta, position, revision: 100, pairs }
     }
 
     #[test]
@@ -230,16 +329,62 @@ mod tests {
     #[test]
     fn a_newer_position_counts_and_the_copy_keeps_its_age() {
         let directory = tempfile::tempdir().unwrap();
-        let state = StateDirectory::new(directory.path());
-        state.create().unwrap();
-        assert_eq!(state.load().unwrap(), None);
+        let state = claimed(directory.path(), "one");
+        let load = || state.load(&snapshot().owner);
+        assert_eq!(load().unwrap(), None);
         state.save(&snapshot()).unwrap();
         let newer = Position { revision: 150, ..snapshot().position };
         state.save_position(&newer).unwrap();
-        assert_eq!(state.load().unwrap().unwrap(), Snapshot { position: newer, ..snapshot() });
+        assert_eq!(load().unwrap().unwrap(), Snapshot { position: newer, ..snapshot() });
 
         let other = Position { fleet: "g".to_owned(), revision: 200, ..snapshot().position };
         state.save_position(&other).unwrap();
-        assert_eq!(state.load().unwrap().unwrap(), snapshot());
+        assert_eq!(load().unwrap().unwrap(), snapshot());
+    }
+
+    #[test]
+    fn a_copy_of_another_fleet_or_exit_is_refused_and_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = claimed(directory.path(), "one");
+        state.save(&snapshot()).unwrap();
+        for other in [owner("hom", "a"), owner("home", "b")] {
+            let refused = state.load(&other).unwrap_err().to_string();
+            assert!(
+                refused.contains("copy of the exit a of fleet \"home\", and fleet.toml names"),
+                "{refused}"
+            );
+        }
+        // The control.
+        assert!(state.load(&owner("home", "a")).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_link_writes_nothing_once_its_files_are_cleared_or_another_link_has_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = claimed(directory.path(), "one");
+        let is_there = || first.load(&snapshot().owner).unwrap().is_some();
+        first.save(&snapshot()).unwrap();
+        assert!(first.is_claimed() && is_there(), "the control");
+        StateDirectory::new(directory.path()).clear().unwrap();
+        assert!(!first.is_claimed() && !is_there());
+        first.save(&snapshot()).unwrap();
+        first.save_position(&snapshot().position).unwrap();
+        assert!(!is_there() && !first.position().exists());
+        let second = claimed(directory.path(), "two");
+        first.save(&snapshot()).unwrap();
+        assert!(!is_there());
+        second.save(&snapshot()).unwrap();
+        assert!(is_there());
+        // A link that cannot begin claims nothing.
+        let mut third = StateDirectory::new(directory.path());
+        assert!(third.claim("three", || std::fs::read("/nonexistent").context("no fleet.toml")).is_err());
+        assert!(second.is_claimed());
+    }
+
+    fn claimed(directory: &Path, link: &str) -> StateDirectory {
+        let mut state = StateDirectory::new(directory);
+        state.create().unwrap();
+        state.claim(link, || Ok(())).unwrap();
+        state
     }
 }

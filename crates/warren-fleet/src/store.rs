@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use warren_fleet_link::ExitId;
 use warren_session::clients::RowChange;
 
+use crate::exits::Removal;
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
 use crate::meta::{Found, Meta};
@@ -135,7 +136,7 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
         revision: header.revision(),
         own: 0,
         is_member: false,
-        is_removed: false,
+        removed: None,
         began: 0,
     };
     for response in answer.op_responses() {
@@ -147,7 +148,10 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
                 }
                 Some(Key::Position(_) | Key::Written(_)) => found.own = found.own.max(pair.modified),
                 Some(Key::Member(_)) => found.is_member = true,
-                Some(Key::RemovedExit(_)) => found.is_removed = true,
+                Some(Key::RemovedExit(_)) => {
+                    let must_stop = pair.value.as_deref().and_then(Removal::read).is_some();
+                    found.removed = Some((pair.modified, must_stop));
+                }
                 _ => {}
             }
         }
@@ -212,7 +216,7 @@ pub(crate) fn has_found(response: &TxnOpResponse) -> bool {
 }
 
 /// Returns the first key after all keys that begin with a prefix.
-fn end_of(prefix: &[u8]) -> Vec<u8> {
+pub(crate) fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {
         // Prefixes are ASCII, so this does not overflow.

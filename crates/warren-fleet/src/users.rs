@@ -211,7 +211,7 @@ pub(crate) async fn keep(client: &mut Client, keys: &Keys, exit: &ExitId) -> any
 /// the link uses the store. A store restored from an old backup may lack exits, so the link does not use it.
 pub(crate) async fn watch(config: FleetConfig, is_used: Arc<AtomicBool>) {
     let keys = config.keys();
-    let mut client = None;
+    let (mut client, mut gone) = (None, Vec::new());
     let mut said = Once::default();
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -220,7 +220,7 @@ pub(crate) async fn watch(config: FleetConfig, is_used: Arc<AtomicBool>) {
         if !is_used.load(Ordering::Relaxed) {
             continue;
         }
-        let swept = sweep(&config, &keys, &mut client).await;
+        let swept = sweep(&config, &keys, &mut client, &mut gone).await;
         if let Err(error) = swept {
             client = None;
             let line =
@@ -232,15 +232,27 @@ pub(crate) async fn watch(config: FleetConfig, is_used: Arc<AtomicBool>) {
     }
 }
 
-async fn sweep(config: &FleetConfig, keys: &Keys, client: &mut Option<Client>) -> anyhow::Result<()> {
+/// `gone`: the users of exits that the last call has found to be removed, each with the revision of its grant.
+async fn sweep(
+    config: &FleetConfig,
+    keys: &Keys,
+    client: &mut Option<Client>,
+    gone: &mut Vec<(ExitId, i64)>,
+) -> anyhow::Result<()> {
     let client = match client {
         Some(client) => client,
         None => client.insert(config.store.options()?.connect_any().await?),
     };
     // A user can see itself, but cannot remove itself, so this exit is left out.
-    let others = unused(client, keys).await?.into_iter().filter(|granted| granted.exit != config.exit);
-    for granted in others {
-        match end(client, keys, &granted).await {
+    let others: Vec<_> =
+        unused(client, keys).await?.into_iter().filter(|granted| granted.exit != config.exit).collect();
+    // An exit that has just been removed needs its user to learn of that, so its user is removed by the next call.
+    let is_gone = |granted: &&Granted| granted.grant.ticket.is_empty();
+    let named = |granted: &Granted| (granted.exit.clone(), granted.modified);
+    let earlier = std::mem::replace(gone, others.iter().filter(is_gone).map(named).collect());
+    let due = others.iter().filter(|granted| !is_gone(granted) || earlier.contains(&named(granted)));
+    for granted in due {
+        match end(client, keys, granted).await {
             Ok(true) => tracing::info!(
                 "the ticket of {} has ended and nobody has used it, so its etcd user is removed",
                 granted.exit

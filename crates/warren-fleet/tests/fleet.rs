@@ -406,7 +406,7 @@ fn an_old_backup_is_refused_until_recovered_and_no_removed_key_comes_back() {
     fleet.store.restore(&backup);
     for exit in &fleet.exits[..2] {
         exit.wait("the backup is noticed", |seen| match &seen.store {
-            Some(StoreLink::Refused { reason }) => {
+            Some(StoreLink::Refused { reason, .. }) => {
                 Some(assert!(reason.contains("restored from"), "{reason}"))
             }
             _ => None,
@@ -568,7 +568,7 @@ fn status_drain_and_remove_do_what_they_say() {
     assert!(fleet_fails(&a, &["remove", "c"]).contains("serves clients now"));
     fleet_ok(&a, &["remove", "c", "--force"]);
     fleet.exits[2].wait("it learns that it is removed", |seen| match &seen.store {
-        Some(StoreLink::Refused { reason }) => Some(assert!(reason.contains("removed from"), "{reason}")),
+        Some(StoreLink::Refused { reason, .. }) => Some(assert!(reason.contains("removed from"), "{reason}")),
         _ => None,
     });
     assert_eq!(fleet.exits[2].request(vec![client("bert", key(2)).into()]), Outcome::Unavailable);

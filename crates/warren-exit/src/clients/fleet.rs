@@ -269,13 +269,14 @@ fn log_unfit(error: &AdminError) {
 
 /// Returns the exit's Hello to `warren-fleet`. `None` if the exit has no valid name, which its configuration does not allow.
 fn hello(config: &ExitSettings) -> Option<ExitMessage> {
-    let name = config.fleet.as_ref()?.name.clone();
+    let fleet = config.fleet.as_ref()?;
     Some(ExitMessage::Hello {
         version: LINK_VERSION,
         release: env!("CARGO_PKG_VERSION").to_owned(),
-        exit: ExitId::try_from(name).ok()?,
+        exit: ExitId::try_from(fleet.name.clone()).ok()?,
         key: config.keys.current.public(),
         endpoints: config.endpoint.iter().map(ToString::to_string).collect(),
         pools: Pools { ipv4: config.ipv4, ipv6: config.ipv6 },
+        max_staleness: fleet.max_staleness.map(|time| time.as_secs()),
     })
 }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use warren_fleet_link::{ExitId, FleetExit};
+use warren_fleet_link::{ExitId, FleetExit, RemovedExit};
 
 #[derive(Debug, Default)]
 pub(super) struct Exits {
     list: Vec<FleetExit>,
+    /// The removed exits that may still serve.
+    removed: Vec<RemovedExit>,
     /// The revision of the latest change of a client, invitation or removed key.
     changed: i64,
     /// The live exits that are behind. Each has the revision of the earliest change that it has not applied, and the time since
@@ -32,6 +34,14 @@ impl Exits {
     /// Records that the store currently reports nothing about the exits, so nobody knows what they have applied.
     pub(super) fn lose(&mut self) {
         self.waiting.clear();
+    }
+
+    pub(super) fn set_removed(&mut self, removed: Vec<RemovedExit>) {
+        self.removed = removed;
+    }
+
+    pub(super) fn removed(&self) -> &[RemovedExit] {
+        &self.removed
     }
 
     pub(super) fn list(&self) -> &[FleetExit] {

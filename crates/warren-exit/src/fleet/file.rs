@@ -28,6 +28,9 @@ pub(super) struct Kept {
     /// The store's members, each with its last known addresses.
     #[serde(default)]
     pub(super) members: StoreMembers,
+    /// Whether the store has said that this exit was removed from the fleet.
+    #[serde(default)]
+    pub(super) is_removed: bool,
 }
 
 impl Kept {
@@ -102,6 +105,7 @@ impl FleetFile {
         let waited = kept.answered.unwrap_or_default().abs_diff(self.written.answered.unwrap_or_default());
         let is_same = kept.unsent == self.written.unsent
             && kept.members == self.written.members
+            && kept.is_removed == self.written.is_removed
             && kept.revision == self.written.revision;
         if is_same && waited < self.lag.as_secs() {
             return Ok(());

@@ -29,6 +29,8 @@ pub(super) struct Serving {
     answered: Option<u64>,
     /// Whether an operator has drained the exit. The operator may have done so at any exit of the fleet.
     is_drained: bool,
+    /// Whether the store has said that this exit was removed from the fleet.
+    is_removed: bool,
     /// Whether the exit sends its clients to other exits because it ends.
     is_ending: bool,
     /// Whether clients are sent to other exits now.
@@ -39,12 +41,12 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// The state at the start. `age` is the time since the store's last answer in an earlier run.
+    /// The state at the start. `age` is the time since the store's last answer in an earlier run, at the time `answered`.
     pub(super) fn new(
         limit: Option<Duration>,
         now: Instant,
-        age: Option<Duration>,
-        answered: Option<u64>,
+        (age, answered): (Option<Duration>, Option<u64>),
+        is_removed: bool,
     ) -> Self {
         Self {
             limit: limit.map(|limit| limit.max(SHORTEST)),
@@ -52,6 +54,7 @@ impl Serving {
             before: age.unwrap_or_default(),
             answered,
             is_drained: false,
+            is_removed,
             is_ending: false,
             is_leaving: false,
             cut_off: None,
@@ -92,6 +95,15 @@ impl Serving {
         self.is_drained
     }
 
+    /// Sets whether the exit was removed from the fleet. Returns whether this has changed.
+    pub(super) fn set_removed(&mut self, is_removed: bool) -> bool {
+        std::mem::replace(&mut self.is_removed, is_removed) != is_removed
+    }
+
+    pub(super) fn is_removed(&self) -> bool {
+        self.is_removed
+    }
+
     pub(super) fn is_stale(&self) -> bool {
         self.is_stale
     }
@@ -116,14 +128,19 @@ impl Serving {
     /// or stopped draining.
     pub(super) fn follow(&mut self, now: Instant, is_back: bool, sessions: &mut ExitSessions) -> bool {
         let is_silent = self.limit.is_some_and(|limit| self.silent(now) >= limit);
-        if is_silent && !self.is_stale {
+        let must_stop = is_silent || self.is_removed;
+        if must_stop && !self.is_stale {
             self.is_stale = true;
             self.cut_off = Some(now + LEAVING);
-            tracing::error!(
-                "the fleet's store has not answered for {} s: clients are sent away until it does (max_staleness in [fleet])",
-                self.silent(now).as_secs()
-            );
-        } else if self.is_stale && is_back && !is_silent {
+            if self.is_removed {
+                tracing::error!("this exit was removed from its fleet: clients are sent away");
+            } else {
+                tracing::error!(
+                    "the fleet's store has not answered for {} s: clients are sent away until it does (max_staleness in [fleet])",
+                    self.silent(now).as_secs()
+                );
+            }
+        } else if self.is_stale && is_back && !must_stop {
             (self.is_stale, self.cut_off) = (false, None);
             tracing::info!("the fleet's store answers again: clients are accepted again");
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use tokio::sync::mpsc::Receiver;
-use warren_fleet_link::{ExitId, ExitState, LINK_VERSION, Pools};
+use warren_fleet_link::{ExitId, ExitState, LINK_VERSION, Pools, RemovedExit};
 use warren_session::clients::{Client, RemovedKey};
 use warren_session::exit::{ExitAction, SessionConfig, StoreRequestId};
 
@@ -56,6 +56,7 @@ impl Member {
             key: ALICE,
             endpoints: Vec::new(),
             pools: Pools { ipv4: None, ipv6: None },
+            max_staleness: None,
         };
         self.fleet.connected(self.links, link, (hello, ALICE), &mut self.sessions);
         self.said = Some(said);
@@ -452,8 +453,13 @@ fn a_clock_that_is_a_minute_wrong_redeems_nothing() {
     let mut exit = Member::start();
     exit.link(rows());
     for (offset, is_wrong) in [(60_000, false), (60_001, true), (-60_001, true), (0, false)] {
-        exit.hear(FleetMessage::Exits { own_clock_offset_ms: offset, changed: 0, exits: Vec::new() })
-            .unwrap();
+        exit.hear(FleetMessage::Exits {
+            own_clock_offset_ms: offset,
+            changed: 0,
+            exits: Vec::new(),
+            removed: Vec::new(),
+        })
+        .unwrap();
         assert_eq!(exit.fleet.is_clock_wrong(), is_wrong, "{offset}");
         assert_eq!(exit.fleet.status(0).is_clock_wrong, is_wrong);
     }
@@ -546,4 +552,73 @@ fn the_load_is_the_fuller_of_pool_and_cores_and_only_a_full_pool_leaves_no_room(
     assert_eq!(load(200, 253, 640), 790);
     assert_eq!((load(0, 253, 1_000), load(253, 253, 1_000)), (900, 1_000));
     assert_eq!((load(5, 0, 0), load(u32::MAX, 0, 0)), (5_000, u32::MAX), "a nonsensical report does no harm");
+}
+
+#[test]
+fn a_removed_exit_sends_its_clients_away_until_the_store_has_it_again() {
+    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), None);
+    exit.link(rows());
+    let refused =
+        |is_removed| FleetMessage::Store(StoreLink::Refused { reason: "no".to_owned(), is_removed });
+    // The control: a store that must not be used says nothing about this exit.
+    exit.hear(refused(false)).unwrap();
+    assert!(!exit.fleet.serve(Instant::now(), &mut exit.sessions));
+    exit.hear(refused(true)).unwrap();
+    assert!(exit.fleet.serve(Instant::now(), &mut exit.sessions));
+    assert_eq!(exit.fleet.serving.state(), ExitState::Draining);
+    assert!(exit.fleet.due().is_some_and(|due| due <= Instant::now() + Duration::from_secs(2)));
+    exit.fleet.handle_timeout(Instant::now(), &mut exit.store, &mut exit.sessions);
+    // Without an answer of the store, this stays so, even after a restart.
+    let mut exit = exit.restart();
+    exit.connect();
+    let away = StoreLink::Away { silent: Duration::ZERO, reason: "permission denied".to_owned() };
+    exit.hear(FleetMessage::Store(away)).unwrap();
+    assert!(exit.fleet.serve(Instant::now(), &mut exit.sessions));
+    assert!(exit.has(ALICE), "nobody has to enrol again");
+    exit.link(rows());
+    assert!(exit.fleet.serve(Instant::now(), &mut exit.sessions));
+    assert_eq!(exit.fleet.serving.state(), ExitState::Serving);
+}
+
+#[test]
+fn only_the_store_itself_can_empty_an_exit() {
+    let mut exit = Member::start();
+    exit.link(rows());
+    let empty = || FleetMessage::Whole { revision: 9, rows: Vec::new(), is_last: true };
+    let away = StoreLink::Away { silent: Duration::ZERO, reason: "no route".to_owned() };
+    let refused = StoreLink::Refused { reason: "another fleet".to_owned(), is_removed: false };
+    for store in [away, refused] {
+        exit.connect();
+        exit.hear(FleetMessage::Store(store)).unwrap();
+        exit.hear(empty()).unwrap();
+        assert!(exit.has(ALICE) && exit.has(BOB));
+    }
+    // The controls: a copy from the disk that has clients, and the store's own empty copy.
+    exit.connect();
+    let alone = vec![client("alice", ALICE).into()];
+    exit.hear(FleetMessage::Whole { revision: 10, rows: alone, is_last: true }).unwrap();
+    assert!(exit.has(ALICE) && !exit.has(BOB));
+    exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+    exit.hear(empty()).unwrap();
+    assert!(!exit.has(ALICE));
+}
+
+#[test]
+fn a_removed_exit_that_may_still_serve_has_not_heard_of_a_change() {
+    let mut exit = Member::start();
+    exit.link(rows());
+    let now = i64::try_from(UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
+    let removed = [("fra1", Some(now + 90)), ("nyc1", None), ("old1", Some(now - 1))]
+        .map(|(name, until)| RemovedExit { exit: ExitId::try_from(name.to_owned()).unwrap(), until });
+    let exits = FleetMessage::Exits {
+        own_clock_offset_ms: 0,
+        changed: 0,
+        exits: Vec::new(),
+        removed: removed.to_vec(),
+    };
+    exit.hear(exits).unwrap();
+    let dead = exit.fleet.heard(1).dead;
+    let [fra1, nyc1] = dead.as_slice() else { panic!("{dead:?}") };
+    assert!(fra1.starts_with("fra1 (removed") && fra1.contains("for another 2 min"), "{fra1}");
+    assert!(nyc1.starts_with("nyc1 (removed") && nyc1.contains("for good"), "{nyc1}");
 }

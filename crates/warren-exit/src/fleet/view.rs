@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use warren_control::status::{FleetExitStatus, FleetStatus};
-use warren_fleet_link::{ExitState, FleetExit, StoreCertificate, StoreLink};
+use warren_fleet_link::{ExitState, FleetExit, RemovedExit, StoreCertificate, StoreLink};
 use warren_session::exit::StoreRequestId;
 
 use super::{Fleet, Verdict};
@@ -15,7 +15,7 @@ pub(crate) struct Heard {
     pub(crate) heard: usize,
     /// The names of live exits that have not applied the revision.
     pub(crate) waiting: Vec<String>,
-    /// The names of exits that have not applied the revision and are not alive.
+    /// The names of exits that have not applied the revision and are not alive, and of removed exits that may still serve.
     pub(crate) dead: Vec<String>,
 }
 
@@ -50,6 +50,18 @@ impl Fleet {
                 (true, _) => heard.heard += 1,
                 (false, true) => heard.waiting.push(name),
                 (false, false) => heard.dead.push(name),
+            }
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        for RemovedExit { exit, until } in self.exits.removed() {
+            let until = until.map(|until| u64::try_from(until).unwrap_or_default());
+            if until.is_none_or(|until| until > now) {
+                let minutes =
+                    |until: u64| format!("for another {} min", until.saturating_sub(now).div_ceil(60));
+                let when = until.map_or_else(|| "for good".to_owned(), minutes);
+                heard
+                    .dead
+                    .push(format!("{exit} (removed from the fleet, but may still serve its clients {when})"));
             }
         }
         heard

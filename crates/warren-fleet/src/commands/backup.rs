@@ -12,7 +12,7 @@ use crate::keys::Key;
 use crate::link::rows_of;
 use crate::meta::Position;
 use crate::run::Directories;
-use crate::snapshot::{Snapshot, encode};
+use crate::snapshot::{Owner, Snapshot, encode};
 use crate::store::{find, read_all};
 
 /// `warren fleet backup`.
@@ -43,7 +43,8 @@ pub(crate) async fn backup(directories: Directories<'_>, arguments: &BackupArgum
         Some(Key::Row(_) | Key::Member(_) | Key::RemovedExit(_) | Key::Roster) => true,
         Some(_) | None => false,
     });
-    let snapshot = Snapshot { meta: fleet.meta, position, revision, pairs: lasting.collect() };
+    let owner = Owner::of(&fleet.config);
+    let snapshot = Snapshot { owner, meta: fleet.meta, position, revision, pairs: lasting.collect() };
     let path = &arguments.file;
     // An earlier backup is never overwritten, because the store may be damaged by now.
     create_new(path, &encode(&snapshot)?, 0o600)

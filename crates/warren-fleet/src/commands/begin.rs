@@ -22,7 +22,8 @@ use crate::link::{pools_text, rows_of};
 use crate::meta::{FORMAT, Meta};
 use crate::planted::reached;
 use crate::run::{Directories, random_name};
-use crate::store::{apply, in_words, read_all};
+use crate::snapshot::StateDirectory;
+use crate::store::{apply, end_of, in_words, read_all};
 
 /// `warren fleet init`.
 #[derive(Args, Clone, Debug)]
@@ -35,6 +36,9 @@ pub(crate) struct InitArguments {
     exit: String,
     #[command(flatten)]
     store: StoreArguments,
+    /// Delete a fleet of this name that no longer has an exit, with its clients, and begin a new one.
+    #[arg(long)]
+    replace: bool,
     /// Take the clients from this clients.toml instead of this exit's.
     #[arg(long, value_name = "FILE")]
     clients: Option<PathBuf>,
@@ -105,24 +109,28 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let mut client = config.store.options()?.connect_any().await?;
     let keys = config.keys();
     let beginning = Beginning::new(&keys, &config, pools)?;
+    if arguments.replace && !is_written {
+        delete_abandoned(&mut client, &keys).await?;
+    }
     // If `fleet.toml` is here but the store has no fleet, the store has lost it. In that case `warren fleet recover` restores the
     // fleet, so no new one may begin.
     let has_begun =
         (!is_written && beginning.begin(&mut client).await?) || beginning.begin_again(&mut client).await?;
     if !has_begun {
         FleetConfig::check_free(directories.config)?;
-        bail!(
-            "the store has a fleet {:?} already; join it with a ticket from one of its exits (`warren fleet ticket NAME`), or \
-             name another one with --fleet",
-            config.fleet
-        );
+        let what = match succeeds(&mut client, without_exits(&keys)).await? {
+            true => "it has no exit any more; delete it with its clients and begin a new one with --replace",
+            false => "join it with a ticket from one of its exits (`warren fleet ticket NAME`)",
+        };
+        bail!("the store has a fleet {:?} already; {what}, or name another one with --fleet", config.fleet);
     }
     reached("fleet begun");
     let begun = match upload(&mut client, &keys, &registry).await {
         Ok(count) => {
             reached("clients stored");
-            // `fleet.toml` is written last, so that no link begins to serve an incomplete fleet.
-            write_config(directories.config, &config).map(|()| count)
+            // An earlier fleet's copy may be left. `fleet.toml` is written last, so that no link begins to serve an incomplete fleet.
+            let cleared = StateDirectory::new(directories.state).clear();
+            cleared.and_then(|()| write_config(directories.config, &config)).map(|()| count)
         }
         Err(error) => Err(error),
     };
@@ -196,6 +204,33 @@ fn given_pools(given: &[IpNet]) -> anyhow::Result<Option<Pools>> {
         }
     }
     Ok((!given.is_empty()).then_some(pools))
+}
+
+/// Deletes a fleet that has no exit.
+///
+/// # Errors
+/// If it has one, or the store does not answer.
+async fn delete_abandoned(client: &mut Client, keys: &Keys) -> anyhow::Result<()> {
+    if !succeeds(client, without_exits(keys).and_then(deletion(keys))).await? {
+        bail!(
+            "the fleet {:?} still has an exit, so it is not replaced; its exits can leave it with `warren fleet leave`",
+            keys.name_of_fleet()
+        );
+    }
+    Ok(())
+}
+
+/// A transaction that succeeds only if a fleet has no exit.
+fn without_exits(keys: &Keys) -> Txn {
+    Txn::new().when([Compare::version(keys.members(), CompareOp::Equal, 0).with_prefix()])
+}
+
+/// Deletes everything of a fleet except the grants. From a grant, a link knows which exit's etcd user must still be removed.
+fn deletion(keys: &Keys) -> [TxnOp; 2] {
+    let [grants, end] = [keys.grants(), keys.prefix().to_owned()].map(|prefix| end_of(prefix.as_bytes()));
+    let range =
+        |start: Vec<u8>, end: Vec<u8>| TxnOp::delete(start, Some(DeleteOptions::new().with_range(end)));
+    [range(keys.prefix().into(), keys.grants().into()), range(grants, end)]
 }
 
 /// The first rows of a fleet: its agreement, and this exit as its first member.

@@ -1,6 +1,7 @@
 //! `warren fleet drain` and `warren fleet remove`.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -9,11 +10,15 @@ use warren_fleet_link::ExitId;
 
 use super::ticket::AdminArguments;
 use super::{Connected, connect, print, roster};
+use crate::exits::{Member, Removal, milliseconds};
 use crate::keys::Key;
-use crate::membership::leaving;
+use crate::membership::{confirm_removal, leaving};
 use crate::run::Directories;
-use crate::store::{has_found, in_words};
+use crate::store::{has_found, in_words, pairs_of};
 use crate::users::{self, user_name};
+
+/// How long to wait until a removed exit confirms that it stops serving. Its link looks at the store every two seconds.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(8);
 
 /// `warren fleet drain`.
 #[derive(Args, Clone, Debug)]
@@ -30,7 +35,7 @@ pub(crate) struct DrainArguments {
 pub(crate) struct RemoveArguments {
     /// The exit's name.
     exit: String,
-    /// Remove it even if it serves clients now.
+    /// Remove it even if it serves clients now. If it was removed earlier: it no longer runs, so it counts as stopped.
     #[arg(long)]
     force: bool,
     /// The file of the fleet key, to sign a roster without the exit.
@@ -62,7 +67,7 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
 }
 
 /// Removes an exit from the fleet, or the tickets of an exit that has not joined. In both cases, also removes the exit's etcd
-/// user. The link of a removed exit stops using the store at once.
+/// user. Before that, a live exit has a moment to learn of its removal, so that it stops serving.
 ///
 /// # Errors If the fleet has no such exit, the exit is alive and `--force` is missing, or its user cannot be removed.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
@@ -72,9 +77,17 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let exit = ExitId::try_from(arguments.exit.clone())?;
     // The tickets are voided first, so that no host joins in between. A member has no tickets.
     let had_tickets = users::void_tickets(&mut fleet.client, &fleet.keys, &exit).await?;
+    let heartbeat = fleet.keys.name(&Key::Heartbeat(exit.clone()));
+    let is_alive = !in_words(fleet.client.get(heartbeat, None).await)?.kvs().is_empty();
     let was_member = take_out(&mut fleet, &exit, arguments.force).await?;
-    let is_known =
-        was_member || had_tickets || users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some();
+    let serving = if was_member { still_serving(&mut fleet, &exit, is_alive).await? } else { String::new() };
+    // The operator says that this exit, which was removed earlier, no longer runs.
+    let has_stopped =
+        !was_member && arguments.force && confirm_removal(&mut fleet.client, &fleet.keys, &exit).await?;
+    let is_known = was_member
+        || has_stopped
+        || had_tickets
+        || users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some();
     let roster = match &fleet_key {
         Some(key) => roster::expel(&mut fleet, directories.state, &exit, key).await?,
         None if roster::has(&mut fleet, directories.state, &exit).await? => {
@@ -95,7 +108,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         })?,
     };
     let what = match (was_member, is_known || had_user) {
-        (true, _) => format!("{exit} is removed from the fleet.\n"),
+        (true, _) => format!("{exit} is removed from the fleet{serving}.\n"),
         (false, true) => format!(
             "{exit} is not in the fleet. Any tickets and etcd user that it still had are now removed.\n"
         ),
@@ -111,19 +124,59 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
 ///
 /// # Errors If the exit is alive and `is_forced` is not set.
 async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyhow::Result<bool> {
-    let member = fleet.keys.name(&Key::Member(exit.clone()));
-    let mut compares = vec![Compare::version(member.as_str(), CompareOp::Greater, 0)];
+    let [member, heartbeat] =
+        [Key::Member(exit.clone()), Key::Heartbeat(exit.clone())].map(|key| fleet.keys.name(&key));
+    let found = in_words(fleet.client.get(member.as_str(), None).await)?;
+    let Some(pair) = pairs_of(&found).into_iter().next() else { return Ok(false) };
+    let mut compares = vec![Compare::mod_revision(member.as_str(), CompareOp::Equal, pair.modified)];
     if !is_forced {
-        let heartbeat = fleet.keys.name(&Key::Heartbeat(exit.clone()));
         compares.push(Compare::version(heartbeat, CompareOp::Equal, 0));
     }
-    let then = leaving(&fleet.keys, exit)?;
+    let removal = removal_of(pair.parse("exit").unwrap_or_default());
+    let then = leaving(&fleet.keys, exit, Some(removal))?;
     let look = TxnOp::get(member, None);
     let answer = in_words(fleet.client.txn(Txn::new().when(compares).and_then(then).or_else([look])).await)?;
     if !answer.succeeded() && answer.op_responses().iter().any(has_found) {
-        bail!("{exit} serves clients now; drain and stop it first, or use --force");
+        bail!("{exit} serves clients now, or has just changed; drain and stop it first, or use --force");
     }
     Ok(answer.succeeded())
+}
+
+/// How long a removed exit may serve if it does not hear of its removal. Its `max_staleness` began at the latest just now.
+fn removal_of(member: Member) -> Removal {
+    let seconds = member.max_staleness.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
+    let until = seconds.map(|seconds| (milliseconds(SystemTime::now()) / 1_000).saturating_add(seconds));
+    // An exit without a key was never linked, so it serves nobody.
+    Removal { until, has_stopped: member.key.is_none() }
+}
+
+/// Waits until a removed exit confirms that it stops serving. Returns what to tell the operator if it does not.
+async fn still_serving(fleet: &mut Connected, exit: &ExitId, is_alive: bool) -> anyhow::Result<String> {
+    let key = fleet.keys.name(&Key::RemovedExit(exit.clone()));
+    let began = Instant::now();
+    loop {
+        let found = in_words(fleet.client.get(key.as_str(), None).await)?;
+        let value = pairs_of(&found).into_iter().next().and_then(|pair| pair.value);
+        let removal = value.as_deref().and_then(Removal::read);
+        // Without this value, the exit has joined again or has left.
+        let Some(Removal { until, has_stopped: false }) = removal else { return Ok(String::new()) };
+        if is_alive && began.elapsed() < CONFIRMED_WITHIN {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        }
+        let how_long = match until {
+            Some(until) => {
+                let left = until.saturating_sub(milliseconds(SystemTime::now()) / 1_000);
+                format!("for another {} min (its max_staleness)", (left.max(0) + 59) / 60)
+            }
+            None => "for good, because its max_staleness is \"never\"".to_owned(),
+        };
+        return Ok(format!(
+            ", but it has not confirmed that it stops serving. If it still runs, it may serve the fleet's clients {how_long}, even clients \
+             that you remove now. Stop it on its host, and then run `warren fleet remove {exit} --force` again, so that it no longer counts as \
+             serving"
+        ));
+    }
 }
 
 /// Removes the etcd user of an exit that is not in the fleet. Returns whether there was one.

@@ -26,6 +26,7 @@ use crate::link::pools_text;
 use crate::meta::Meta;
 use crate::planted::reached;
 use crate::run::Directories;
+use crate::snapshot::StateDirectory;
 use crate::store::{ANSWER_TIMEOUT, StoreOptions, in_words, pairs_of};
 use crate::users::{self, Grant};
 
@@ -64,10 +65,11 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
         if ticket.expires <= seconds(SystemTime::now()) {
             bail!("this ticket has expired; get another one with `warren fleet ticket {}`", ticket.exit);
         }
-        settle_earlier(directories.config).await?;
+        settle_earlier(&directories).await?;
     }
     let files = Files::of(directories.config, &ticket, attempt.is_again)?;
     let meta = take_place(&ticket, &attempt, &files, is_named).await?;
+    finish(&attempt, is_named, directories.state)?;
     let config = files.config;
     if arguments.json {
         return print_json(&Joined { fleet: &config.fleet, exit: &config.exit, pools: &meta.pools });
@@ -81,6 +83,14 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
         FleetConfig::path(directories.config).display(),
         config.exit,
     ))
+}
+
+/// Names `fleet.toml`, because the ticket was used. Before that, removes the copy that an earlier fleet may have left.
+fn finish(attempt: &Attempt, is_named: bool, state: &Path) -> anyhow::Result<()> {
+    if !is_named {
+        StateDirectory::new(state).clear()?;
+    }
+    attempt.finish()
 }
 
 /// Writes the files and uses the ticket. If the ticket is refused, removes the files again. If the temporary file was already
@@ -116,7 +126,6 @@ async fn take_place(
     match use_up(&options, client, ticket, &attempt.host).await {
         Used::ByThisHost => {
             reached("ticket used");
-            attempt.finish()?;
             Ok(meta)
         }
         Used::Refused(error) => Err(refused(error)),
@@ -128,7 +137,8 @@ async fn take_place(
 ///
 /// # Errors
 /// If that attempt has made this host an exit, or the store does not say whether it has.
-async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
+async fn settle_earlier(directories: &Directories<'_>) -> anyhow::Result<()> {
+    let directory = directories.config;
     let Some(earlier) = Attempt::find(directory)? else { return Ok(()) };
     let config = earlier.pending_config().with_context(|| {
         let pending = earlier.pending();
@@ -154,7 +164,7 @@ async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
     if !has_joined {
         return earlier.undo();
     }
-    earlier.finish()?;
+    finish(&earlier, false, directories.state)?;
     bail!(
         "an earlier `warren fleet join` with another ticket has made this host the exit {} of fleet {:?} before it was ended, and {} is written \
          now; leave that fleet with `warren fleet leave` first",
@@ -328,7 +338,11 @@ mod tests {
         let attempt = Attempt::of(directory.path(), &a_ticket()).unwrap();
         attempt.begin(&files).unwrap();
         let path = |name: &str| directory.path().join(name);
-        let settled = async || settle_earlier(directory.path()).await.map_err(|error| format!("{error:#}"));
+        let (config, runtime, state) = (directory.path(), directory.path(), directory.path());
+        let settled = async || {
+            let directories = Directories { config, runtime, state };
+            settle_earlier(&directories).await.map_err(|error| format!("{error:#}"))
+        };
 
         // A directory cannot be read as a file, not even by root.
         let password = std::fs::read(path("fleet/store.password")).unwrap();

@@ -4,30 +4,33 @@
 //! then gives `fleet.toml` another name. From then on, it needs neither the store nor the link's copy, and removes the copy and
 //! the credentials. Until the end, the file `leave.json` contains the message for the operator.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
-use etcd_client::{Compare, CompareOp, Txn};
+use etcd_client::{Compare, CompareOp, GetOptions, Txn};
 use serde::{Deserialize, Serialize};
 use warren_config::storage::{create_new, write_atomic};
-use warren_config::{clients_text, counted};
+use warren_config::{clients_text, counted, load_clients, load_exit};
 use warren_host::durable_file::{remove, rename};
-use warren_session::clients::ClientRegistry;
+use warren_session::PublicKey;
+use warren_session::clients::{ClientRegistry, RowChange, RowId};
 
 use super::attempt::host_of_join;
 use super::begin::exit_toml;
 use super::files::{forget_credentials, write};
-use super::{Connected, connect, print};
+use super::{Connected, connect, print, roster};
 use crate::config::{FleetConfig, is_absent, is_there};
 use crate::link::{Pair, rows_of};
 use crate::membership::leaving;
 use crate::planted::reached;
 use crate::run::Directories;
-use crate::snapshot::StateDirectory;
+use crate::snapshot::{Owner, StateDirectory};
 use crate::store::{in_words, read_all};
 use crate::users::{self, user_name};
 
@@ -48,6 +51,9 @@ struct Kept {
     /// The file with the clients.
     clients: PathBuf,
     count: usize,
+    /// The names of open invitations that are not in the file.
+    #[serde(default)]
+    left_out: Vec<String>,
     /// The digest of each content that the command has written to `clients`. A file with any other content does not belong to the
     /// command.
     digests: Vec<String>,
@@ -101,7 +107,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     let clients = std::path::absolute(&arguments.clients)?;
     // A file that somebody has changed since is not this command's, and is never replaced.
     let earlier = earlier.filter(|kept| kept.has_written(&clients));
-    let (pairs, fleet) = clients_of(&directories, earlier.is_some()).await?;
+    let (pairs, fleet) = clients_of(&directories, &config, earlier.is_some()).await?;
     let mut kept = match (pairs, earlier) {
         (Some(pairs), earlier) => write_clients(&directories, &config, &clients, &pairs, earlier)?,
         // An earlier command has written the clients. The exit may have been out of the fleet since then.
@@ -115,7 +121,11 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
         None => kept
             .note
             .take()
-            .unwrap_or_else(|| format!(" Run `warren fleet remove {}` at another exit.", config.exit)),
+            .unwrap_or_else(|| format!(
+                " The store could not be used. If the fleet still has this exit, run `warren fleet remove {}` at another one. Clients that were removed \
+                 elsewhere since this host's copy are still enrolled.",
+                config.exit
+            )),
     };
     reached("out of the fleet");
     // The note is saved before the rename, because the store is not asked again after the rename.
@@ -135,9 +145,10 @@ fn left_half(path: &Path) -> PathBuf {
 /// command has written the clients, because the copy may be older than that file.
 async fn clients_of(
     directories: &Directories<'_>,
+    config: &FleetConfig,
     are_written: bool,
 ) -> anyhow::Result<(Option<Vec<Pair>>, Option<Connected>)> {
-    let snapshot = StateDirectory::new(directories.state).load()?;
+    let snapshot = StateDirectory::new(directories.state).load(&Owner::of(config))?;
     let own_fleet = snapshot.as_ref().map(|snapshot| snapshot.meta.id.as_str());
     let error = match from_store(directories, own_fleet).await {
         Ok((pairs, fleet)) => return Ok((Some(pairs), Some(fleet))),
@@ -164,11 +175,12 @@ fn write_clients(
     earlier: Option<Kept>,
 ) -> anyhow::Result<Kept> {
     let rows = rows_of(&config.keys(), pairs);
-    let registry = ClientRegistry::from_rows(rows.iter().map(|(_, row)| row.content.clone()))?;
+    let (rows, left_out) = importable(directories, rows.iter().map(|(_, row)| row.content.clone()))?;
+    let registry = ClientRegistry::from_rows(rows)?;
     let text = clients_text(clients, &registry)?;
     let is_again = earlier.is_some();
     let mut kept = Kept { clients: clients.to_owned(), note: None, ..earlier.unwrap_or_default() };
-    kept.count = registry.len();
+    (kept.count, kept.left_out) = (registry.len(), left_out);
     // The digest is saved before the file is written. If the command is killed in between, the next command knows that the file is
     // its own.
     kept.digests.push(digest_of(text.as_bytes()));
@@ -189,6 +201,40 @@ fn write_clients(
     Ok(kept)
 }
 
+/// Returns the rows that this exit can import, and the names of the open invitations that it cannot. If the exit has missed the
+/// latest changes, it would take invitations that were made elsewhere for ones that were withdrawn here. A client that was removed
+/// here stays removed, even if the store has not heard of it.
+fn importable(
+    directories: &Directories<'_>,
+    rows: impl Iterator<Item = RowChange>,
+) -> anyhow::Result<(Vec<RowChange>, Vec<String>)> {
+    let rows: Vec<_> = rows.collect();
+    let path = exit_toml(directories.config);
+    if !is_there(&path)? {
+        return Ok((rows, Vec::new()));
+    }
+    let own = load_clients(&load_exit(&path)?.clients_path(directories.state))?;
+    let removed: BTreeSet<PublicKey> = own.removed_after(None).map(|removed| removed.public_key).collect();
+    let known: BTreeSet<RowId> = own.rows().map(|row| row.id()).collect();
+    let mut left_out = Vec::new();
+    let kept = rows.into_iter().filter(|row| match row {
+        RowChange::Client { client: Some(client), .. } => {
+            let keys = [Some(client.public_key), client.next_public_key];
+            !keys.iter().flatten().any(|key| removed.contains(key))
+        }
+        RowChange::Invitation { invitation: Some(open), .. } if open.used_by.is_none() => {
+            let is_known = known.contains(&row.id());
+            if !is_known && open.is_open(SystemTime::now()) {
+                left_out.push(open.name.clone());
+            }
+            is_known
+        }
+        RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => true,
+    });
+    let kept = kept.collect();
+    Ok((kept, left_out))
+}
+
 /// Removes the exit's copy and credentials, and prints the next steps. Needs neither the store nor the copy.
 fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
     let path = FleetConfig::path(directories.config);
@@ -199,6 +245,9 @@ fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
         .with_context(|| format!("{} does not exist; nothing is left to do here", half.display()))?;
     StateDirectory::new(directories.state).clear()?;
     reached("copy removed");
+    // Another fleet's exit must not refuse that fleet's roster because of this one.
+    let roster = roster::file_of_exit(directories.state);
+    remove(&roster).with_context(|| format!("{} cannot be removed", roster.display()))?;
     let secrets = forget_credentials(directories.config, &config.store)?;
     reached("credentials forgotten");
     if !is_named {
@@ -209,13 +258,21 @@ fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
         .iter()
         .map(|path| format!("{} still opens the store: delete it.\n", path.display()))
         .collect();
+    let left_out = match kept.left_out.as_slice() {
+        [] => String::new(),
+        names => format!(
+            "This exit did not know the open invitations for {} yet, so they are not in that file: make them again with `warren exit invite`.\n",
+            names.join(", ")
+        ),
+    };
     print(&format!(
-        "{} has left fleet {:?}.{} {} are in {}.\n{secrets}Next: take `[fleet]` out of {}, stop warren-fleet.service, run \
+        "{} has left fleet {:?}.{} {} {} in {}.\n{left_out}{secrets}Next: take `[fleet]` out of {}, stop warren-fleet.service, run \
          `systemctl restart warren-exit`, then `warren exit client import {}`.\n",
         config.exit,
         config.fleet,
         kept.note.as_deref().unwrap_or_default(),
         counted(kept.count, "client"),
+        if kept.count == 1 { "is" } else { "are" },
         kept.clients.display(),
         exit_toml(directories.config).display(),
         kept.clients.display(),
@@ -258,18 +315,29 @@ async fn take_out(
         CompareOp::Equal,
         granted.map_or(0, |granted| granted.modified),
     );
-    let then = leaving(&fleet.keys, &config.exit)?;
+    let then = leaving(&fleet.keys, &config.exit, None)?;
     let answer = in_words(fleet.client.txn(Txn::new().when([same]).and_then(then)).await)?;
     if !answer.succeeded() {
         bail!("this exit's place in the fleet is being changed right now; run this again");
     }
     let user = user_name(&config.fleet, &config.exit);
-    Ok(match users::remove_of(&mut fleet.client, &fleet.keys, &config.exit).await {
-        Ok(_) => String::new(),
-        // A user may not remove itself, and only the store's root may remove users.
-        Err(_) => format!(
-            " Its etcd user, {user}, is removed within ten seconds by an exit whose own user may do so. If there is none, run `etcdctl \
-             user delete {user}`."
+    let members = fleet.client.get(fleet.keys.members(), Some(GetOptions::new().with_prefix().with_limit(1)));
+    let is_last = in_words(members.await)?.kvs().is_empty();
+    let last = match is_last {
+        true => format!(
+            " It was the last exit: the store keeps the fleet, but only `warren fleet init --fleet {} --replace` can use it again, with new \
+             clients.",
+            config.fleet
         ),
-    })
+        false => String::new(),
+    };
+    Ok(last
+        + &match users::remove_of(&mut fleet.client, &fleet.keys, &config.exit).await {
+            Ok(_) => String::new(),
+            // A user may not remove itself, and only the store's root may remove users.
+            Err(_) => format!(
+                " Its etcd user, {user}, is removed within twenty seconds by an exit whose own user may do so. If there is none, run `etcdctl \
+             user delete {user}`."
+            ),
+        })
 }

@@ -11,6 +11,7 @@ use warren_fleet_link::ExitId;
 use warren_session::clients::RowChange;
 
 use super::{Connected, connect_or_fill, print, roster};
+use crate::config::FleetConfig;
 use crate::exits::Member;
 use crate::keys::Key;
 use crate::link::{Contents, read};
@@ -19,7 +20,7 @@ use crate::meta::{Meta, Mismatch, Position, Recovery, check};
 use crate::recovery::{Age, Basis, ExitChanges, exits};
 use crate::rows::Rows;
 use crate::run::Directories;
-use crate::snapshot::{Snapshot, StateDirectory, decode};
+use crate::snapshot::{Owner, Snapshot, StateDirectory, decode};
 use crate::store::restored::{Brought, bring_back, bring_back_roster, exits_in_store, remove_exits};
 use crate::store::{find, in_words, read_all};
 use crate::users;
@@ -67,8 +68,9 @@ pub(crate) async fn recover(
     directories: Directories<'_>,
     arguments: &RecoverArguments,
 ) -> anyhow::Result<()> {
-    let own = StateDirectory::new(directories.state).load()?;
-    let copy = chosen(own.as_ref(), arguments)?;
+    let owner = Owner::of(&FleetConfig::read(directories.config)?);
+    let own = StateDirectory::new(directories.state).load(&owner)?;
+    let copy = chosen(&owner, own.as_ref(), arguments)?;
     let mut fleet = connect_or_fill(directories.config, |name| {
         tracing::warn!(
             "the store no longer has the fleet {name:?}; it begins again with what the copy contains"
@@ -82,7 +84,7 @@ pub(crate) async fn recover(
     }
     let contents = read(&fleet.keys, None, &copy.pairs);
     if contents.removed.contains_key(&fleet.config.exit) {
-        return Err(Mismatch::Removed.into());
+        return Err(Mismatch::Removed { must_stop: false }.into());
     }
     let position = match &own {
         Some(own) => own.position.clone(),
@@ -107,7 +109,7 @@ pub(crate) async fn recover(
 }
 
 /// The copy to recover from.
-fn chosen(own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Result<Snapshot> {
+fn chosen(owner: &Owner, own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Result<Snapshot> {
     let copy = match &arguments.from {
         Some(path) => {
             let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
@@ -116,7 +118,7 @@ fn chosen(own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Resul
         None => own.cloned().context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
     };
     // The fleet is checked before anything is written, because an empty store would accept any fleet.
-    if own.is_some_and(|own| own.meta.id != copy.meta.id) {
+    if copy.owner.fleet != owner.fleet || own.is_some_and(|own| own.meta.id != copy.meta.id) {
         bail!("the backup is of a fleet other than this exit's; nothing was changed");
     }
     Ok(copy)
@@ -134,7 +136,7 @@ async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -
         Err(Mismatch::OldRevision { .. } | Mismatch::OtherCluster { .. } | Mismatch::LostWrite { .. }) => {
             return Ok(State::Restored);
         }
-        Err(Mismatch::Removed) if is_forced => return Ok(State::Intact),
+        Err(Mismatch::Removed { .. } | Mismatch::NotMember) if is_forced => return Ok(State::Intact),
         Err(mismatch) => return Err(mismatch.into()),
         Ok((_, true)) => "was recovered already, and this exit's link will use it again by itself",
         Ok((_, false)) => "was not restored from an old backup: it has everything that this exit knows",
@@ -308,7 +310,7 @@ fn to_check(done: &Done) -> String {
     }
     if !exits.removed.is_empty() {
         lines.push(format!(
-            "the etcd users of the removed exits{} are removed within ten seconds if a link may remove users; otherwise run \
+            "the etcd users of the removed exits{} are removed within twenty seconds if a link may remove users; otherwise run \
              `warren fleet remove NAME`",
             listed(&exits.removed)
         ));
@@ -346,6 +348,7 @@ mod tests {
 
     #[test]
     fn a_copy_of_another_epoch_does_not_replace_the_stores_history() {
+        let owner = Owner { fleet: "f".to_owned(), exit: ExitId::try_from("a".to_owned()).unwrap() };
         let pools = Pools { ipv4: None, ipv6: None };
         let of = |epoch, recoveries| Meta {
             format: 1,
@@ -355,8 +358,13 @@ mod tests {
             recoveries,
         };
         let first = Recovery { epoch: 1, revision: 9000, store: 0 };
-        let copy_of =
-            |meta: Meta| Snapshot { meta, position: Position::default(), revision: 500, pairs: Vec::new() };
+        let copy_of = |meta: Meta| Snapshot {
+            owner: owner.clone(),
+            meta,
+            position: Position::default(),
+            revision: 500,
+            pairs: Vec::new(),
+        };
         let ended = |copied: Meta, stored: Meta, store| {
             let age = Age::of(copied.epoch, stored.epoch);
             let recoveries = recoveries(&copy_of(copied), &stored, age, store);

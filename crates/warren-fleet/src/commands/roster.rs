@@ -261,9 +261,14 @@ pub(super) async fn read(fleet: &mut Connected, state: &Path) -> anyhow::Result<
     Ok(Stored { roster: newer.or(in_store), modified, is_stored })
 }
 
+/// The file with the roster of this host's exit.
+pub(super) fn file_of_exit(state: &Path) -> PathBuf {
+    state.join("exit").join("roster")
+}
+
 /// The roster that this host's exit has, if there is one.
 pub(super) fn of_exit(state: &Path) -> Option<Vec<u8>> {
-    let text = std::fs::read_to_string(state.join("exit").join("roster")).ok()?;
+    let text = std::fs::read_to_string(file_of_exit(state)).ok()?;
     Some(SignedRoster::from_text(text.trim()).ok()?.as_bytes().to_vec())
 }
 

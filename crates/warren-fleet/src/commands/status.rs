@@ -1,19 +1,19 @@
 //! `warren fleet status`.
 
 use std::fmt::Write as _;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use clap::Args;
 use serde::Serialize;
 use warren_config::counted;
 use warren_fleet_link::{ExitId, ExitState, FleetExit, Pools, StoreCertificate};
-use warren_session::clients::RowId;
+use warren_session::clients::{RowChange, RowId};
 
 use super::{Connected, connect, print, print_json};
 use crate::certificates::{self, days_left, warning};
 use crate::exits::Exits;
 use crate::link::read;
-use crate::run::Directories;
+use crate::run::{Directories, HEARTBEAT, SOONEST_HEARTBEAT};
 use crate::store::read_all;
 use crate::users;
 
@@ -35,6 +35,7 @@ struct Report {
     /// The revision of the latest change of a client, invitation or removed key.
     changed: i64,
     clients: usize,
+    /// The unused invitations.
     invitations: usize,
     removed_keys: usize,
     exits: Vec<Line>,
@@ -68,11 +69,22 @@ struct Waiting {
 /// If the store cannot be reached.
 pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArguments) -> anyhow::Result<()> {
     let mut fleet = connect(directories.config).await?;
-    let (revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
-    let contents = read(&fleet.keys, None, &pairs);
+    let began = Instant::now();
+    let (mut revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
+    let mut contents = read(&fleet.keys, None, &pairs);
     // Heartbeats and sessions raise the store's revision too, so it does not show whether an exit is behind.
     let changed = contents.rows.latest_change();
+    // An exit's next heartbeat says that it has applied the latest change. Until then, the exit may look as if it had not.
+    while began.elapsed() < HEARTBEAT + SOONEST_HEARTBEAT
+        && contents.heartbeats.values().any(|heartbeat| heartbeat.applied < changed)
+    {
+        tokio::time::sleep(SOONEST_HEARTBEAT).await;
+        let (newer, pairs) = read_all(&fleet.client, &fleet.keys).await?;
+        (revision, contents) = (newer, read(&fleet.keys, None, &pairs));
+    }
     let count = |is: fn(&RowId) -> bool| contents.rows.iter().filter(|(id, _)| is(id)).count();
+    let is_unused = |row: &RowChange| matches!(row, RowChange::Invitation { invitation: Some(invitation), .. } if invitation.used_by.is_none());
+    let invitations = contents.rows.iter().filter(|(_, row)| is_unused(&row.content)).count();
     let names: Vec<ExitId> = contents.members.keys().cloned().collect();
     let tickets = tickets(&mut fleet, &names).await?;
     let unreadable: Vec<ExitId> = contents
@@ -98,7 +110,7 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
         revision,
         changed,
         clients: count(|id| matches!(id, RowId::Client(_))),
-        invitations: count(|id| matches!(id, RowId::Invitation(_))),
+        invitations,
         removed_keys: count(|id| matches!(id, RowId::Removed(_))),
         exits: lines.collect(),
         tickets,

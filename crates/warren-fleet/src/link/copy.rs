@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
-use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS, MAX_VALUE};
+use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS, MAX_VALUE, RemovedExit};
 use warren_session::clients::{RowChange, RowId};
 use warren_session::roster::MAX_ROSTER_LENGTH;
 
-use crate::exits::{Heartbeat, Member};
+use crate::exits::{Heartbeat, Member, Removal};
 use crate::keys::{Key, Keys};
 use crate::rows::{Before, Rows, Subject, Unseen};
 use crate::sessions::Records;
@@ -78,6 +78,11 @@ impl Pair {
         Some(value.clone())
     }
 
+    /// The removed exit of this value of `xr/EXIT`, if it may still serve.
+    pub(crate) fn lingering(&self, exit: &ExitId) -> Option<RemovedExit> {
+        Removal::lingering(exit, self.value.as_deref()?)
+    }
+
     fn row(&self, id: RowId) -> Option<RowChange> {
         if self.value.is_none() {
             return Some(id.deletion());
@@ -100,6 +105,8 @@ pub(crate) struct Copy {
     unseen: Unseen,
     revision: i64,
     is_filled: bool,
+    /// Whether the copy is from the disk, and the store has not been read since.
+    is_from_disk: bool,
     has_revoked: bool,
     changes: u64,
     /// The revision of the latest change of a row.
@@ -135,6 +142,8 @@ pub(crate) struct Contents {
     pub(crate) heartbeats: BTreeMap<ExitId, Heartbeat>,
     /// The exits that were removed, each with the revision of its removal.
     pub(crate) removed: BTreeMap<ExitId, i64>,
+    /// The removed exits that may still serve.
+    pub(crate) lingering: BTreeMap<ExitId, RemovedExit>,
     pub(crate) others: Others,
     pub(crate) drained: Vec<ExitId>,
 }
@@ -157,7 +166,10 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
                 contents.heartbeats.extend(pair.parse("heartbeat").map(|it| (exit, it)))
             }
             Some(Key::Member(exit)) => drop(contents.members.insert(exit, pair.parse("exit"))),
-            Some(Key::RemovedExit(exit)) => drop(contents.removed.insert(exit, pair.modified)),
+            Some(Key::RemovedExit(exit)) => {
+                contents.lingering.extend(pair.lingering(&exit).map(|lingering| (exit.clone(), lingering)));
+                contents.removed.insert(exit, pair.modified);
+            }
             Some(Key::Written(exit)) if Some(&exit) == me => contents.others.written = pair.modified,
             Some(Key::Position(exit)) if Some(&exit) == me => contents.others.position = pair.modified,
             Some(Key::Drain(exit)) => {
@@ -191,6 +203,7 @@ impl Copy {
             unseen: Unseen::default(),
             revision: 0,
             is_filled: false,
+            is_from_disk: false,
             has_revoked: false,
             changes: 0,
             latest_change: 0,
@@ -224,6 +237,10 @@ impl Copy {
         self.is_filled
     }
 
+    pub(crate) fn is_from_disk(&self) -> bool {
+        self.is_from_disk
+    }
+
     pub(crate) fn roster(&self) -> Option<&[u8]> {
         self.others.roster.as_deref()
     }
@@ -249,6 +266,7 @@ impl Copy {
         self.note_revoked(&changes);
         self.latest_change = rows.latest_change();
         (self.rows, self.revision, self.is_filled) = (Arc::new(rows), revision, true);
+        self.is_from_disk = false;
         self.changes += 1;
         self.others = others;
         changes
@@ -346,7 +364,8 @@ impl Copy {
 
     /// Records that the copy is from the disk. A drain may have begun since it was written, so the exit must not be told that there
     /// is no drain.
-    pub(crate) fn is_from_disk(&mut self) {
+    pub(crate) fn note_from_disk(&mut self) {
+        self.is_from_disk = true;
         self.others.drains = self.others.drains.filter(|on| *on);
     }
 

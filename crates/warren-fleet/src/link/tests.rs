@@ -63,6 +63,7 @@ fn hello(index: usize) -> ExitMessage {
         key: PublicKey([u8::try_from(index).unwrap(); 32]),
         endpoints: Vec::new(),
         pools: meta().pools,
+        max_staleness: None,
     }
 }
 
@@ -902,6 +903,7 @@ fn an_exit_whose_value_cannot_be_read_stays_in_the_fleet() {
     let member = |index: u8| Member {
         key: Some(PublicKey([1; 32])),
         endpoints: vec!["b.example.net:443".to_owned(); usize::from(index - 1)],
+        max_staleness: None,
     };
     let pair = |index: u8, revision| {
         Pair::new(name(index.into()), serde_json::to_vec(&member(index)).unwrap(), revision)

@@ -346,7 +346,7 @@ proptest! {
         let pools = Pools { ipv4: None, ipv6: None };
         let meta = Meta { format: FORMAT, id: "f".to_owned(), epoch: 2, pools, recoveries: vec![recovery] };
         let found =
-            Found { meta: None, cluster: 1, revision, own: 0, is_member: true, is_removed: false, began: revision };
+            Found { meta: None, cluster: 1, revision, own: 0, is_member: true, removed: None, began: revision };
         let mut returned = Returned::default();
         let exits: Vec<_> =
             (0..copies.len()).map(|index| ExitId::try_from(format!("exit{index}")).unwrap()).collect();

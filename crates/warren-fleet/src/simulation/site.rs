@@ -16,7 +16,7 @@ use crate::link::{Link, Transaction};
 use crate::meta::check;
 use crate::run::{HEARTBEAT, REFUSED_PAUSE, SAVE, SOONEST_HEARTBEAT};
 use crate::sessions::SessionBatch;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Owner, Snapshot};
 use crate::store_history::StoreHistory;
 
 /// The pause before the next connection to the store.
@@ -115,6 +115,7 @@ impl Site {
                 key: PublicKey([9; 32]),
                 endpoints: Vec::new(),
                 pools: meta().pools,
+                max_staleness: None,
             },
         );
     }
@@ -268,7 +269,7 @@ impl Site {
             Err(mismatch) => {
                 self.due.connect = now + REFUSED_PAUSE;
                 self.used_since = None;
-                self.link.store_refused(mismatch.to_string(), now);
+                self.link.store_refused((mismatch.to_string(), false), now);
                 self.save();
                 return;
             }
@@ -310,7 +311,8 @@ impl Site {
             Some(disk) if is_same => disk.position = position,
             disk => {
                 let (revision, pairs) = (position.revision, self.link.pairs());
-                *disk = Some(Snapshot { meta: meta.clone(), position, revision, pairs });
+                let owner = Owner { fleet: self.keys.name_of_fleet().to_owned(), exit: self.me.clone() };
+                *disk = Some(Snapshot { owner, meta: meta.clone(), position, revision, pairs });
             }
         }
         self.saved_changes = self.link.changes();

@@ -154,7 +154,7 @@ impl MapStore {
             revision: self.revision,
             own: modified(Key::Position(me.clone())).max(modified(Key::Written(me.clone()))),
             is_member: modified(Key::Member(me.clone())) > 0,
-            is_removed: modified(Key::RemovedExit(me.clone())) > 0,
+            removed: Some(modified(Key::RemovedExit(me.clone()))).filter(|at| *at > 0).map(|at| (at, false)),
             began: modified(Key::Meta),
         }
     }

@@ -201,7 +201,7 @@ pub(crate) async fn exits_in_store(client: &mut Client, keys: &Keys) -> anyhow::
 /// If the store does not answer.
 pub(crate) async fn remove_exits(client: &mut Client, keys: &Keys, exits: &[ExitId]) -> anyhow::Result<()> {
     for exit in exits {
-        in_words(client.txn(Txn::new().and_then(leaving(keys, exit)?)).await)?;
+        in_words(client.txn(Txn::new().and_then(leaving(keys, exit, None)?)).await)?;
     }
     Ok(())
 }

@@ -18,9 +18,10 @@ use warren_fleet_link::ExitId;
 use super::reopen::{Copy, Reopened, reopen};
 use super::restored::{bring_back, bring_back_roster, exits_in_store, remove_exits};
 use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, read_pages};
+use crate::exits::Removal;
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
-use crate::membership::rejoin;
+use crate::membership::{confirm_removal, rejoin};
 use crate::meta::{Found, Meta, Mismatch, Position, check};
 use crate::recovery::{Basis, BesideRows, removed_exits};
 use crate::rows::Rows;
@@ -49,6 +50,8 @@ pub(crate) struct Setup {
     pub(crate) rows: Arc<Rows>,
     /// The copy's other content, which is replayed in the same way.
     pub(crate) beside_rows: BesideRows,
+    /// Whether the exit was removed, and stops serving.
+    pub(crate) has_stopped: bool,
     /// The lease that the exit has, or 0.
     pub(crate) lease: Arc<AtomicI64>,
     /// When the store last answered, on any connection.
@@ -95,7 +98,7 @@ pub(crate) enum FromStore {
     /// etcd has compacted the changes with which the watch should begin, so everything must be read again.
     Compacted,
     /// The store must not be used.
-    Refused { reason: String },
+    Refused { reason: String, must_stop: bool },
     /// The connection has failed.
     Down { reason: String },
 }
@@ -160,7 +163,10 @@ pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<T
     let endpoint = setup.endpoint.clone();
     let ended = match serve(setup, &report, commands).await {
         Ok(()) => return,
-        Err(Ended::Refused(mismatch)) => FromStore::Refused { reason: mismatch.to_string() },
+        Err(Ended::Refused(mismatch)) => FromStore::Refused {
+            reason: mismatch.to_string(),
+            must_stop: mismatch == Mismatch::Removed { must_stop: true },
+        },
         Err(Ended::Compacted) => FromStore::Compacted,
         Err(Ended::Failed(error)) => FromStore::Down { reason: format!("{endpoint}: {error:#}") },
     };
@@ -173,6 +179,9 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     let found = timeout(ANSWER_TIMEOUT, find(&mut client, &setup.keys, &setup.me)).await;
     let found = found.context("it does not answer")??;
     let checked = check(setup.keys.name_of_fleet(), setup.position.as_ref(), &found);
+    if setup.has_stopped && checked == Err(Mismatch::Removed { must_stop: true }) {
+        confirm_removal(&mut client, &setup.keys, &setup.me).await?;
+    }
     let (meta, is_recovered) = checked.map_err(Ended::Refused)?;
     if is_recovered {
         replay(&mut client, &setup, &meta, &found).await?;
@@ -191,10 +200,12 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     };
     let watch = watch_after(&client, &setup.keys, revision).await?;
     let probe = setup.keys.name(&Key::Meta);
+    let removed = setup.keys.name(&Key::RemovedExit(setup.me.clone()));
     let connection = Connection {
         client,
         report: report.clone(),
         probe,
+        removed,
         lease: setup.lease,
         keeper: None,
         running: JoinSet::new(),
@@ -220,7 +231,7 @@ async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) 
     // If this copy has no news, the recovery knew everything that the copy knows, and it did not put the exit back.
     let may_return = beside.is_member && basis.has_news();
     if !found.is_member && !may_return {
-        return Err(Ended::Refused(Mismatch::Removed));
+        return Err(Ended::Refused(Mismatch::Removed { must_stop: true }));
     }
     let (brought, store) = bring_back(client, keys, &setup.rows, basis).await?;
     let removed = removed_exits(&beside.removed, &exits_in_store(client, keys).await?, basis);
@@ -238,7 +249,7 @@ async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) 
         roster.map_or_else(|| "no roster".to_owned(), |serial| format!("roster {serial}"))
     );
     if removed.contains(&setup.me) {
-        return Err(Ended::Refused(Mismatch::Removed));
+        return Err(Ended::Refused(Mismatch::Removed { must_stop: true }));
     }
     if !found.is_member {
         rejoin(client, keys, &setup.me).await?;
@@ -271,6 +282,8 @@ struct Connection {
     report: Report,
     /// The key that is read to see whether the member answers.
     probe: String,
+    /// The key that says that this exit was removed.
+    removed: String,
     lease: Arc<AtomicI64>,
     keeper: Option<(LeaseKeeper, LeaseKeepAliveStream)>,
     running: JoinSet<anyhow::Result<Done>>,
@@ -334,7 +347,14 @@ impl Connection {
         if let Some(revision) = pairs.last().map(|last| last.modified) {
             self.seen = revision;
             self.last_answer.now();
+            // The exit learns of its removal at once, because its etcd user is removed soon.
+            let own = pairs.iter().filter(|pair| pair.key == self.removed.as_bytes());
+            let is_removed =
+                own.filter_map(|pair| pair.value.as_deref()).any(|it| Removal::read(it).is_some());
             tell(&self.report, FromStore::Events { revision, pairs }).await?;
+            if is_removed {
+                return Err(Ended::Refused(Mismatch::Removed { must_stop: true }));
+            }
         }
         Ok(())
     }
@@ -443,8 +463,10 @@ impl Connection {
             Done::Transaction { revision } | Done::Heartbeat { revision, held: true } => {
                 self.has_written(revision)
             }
-            // A heartbeat requires only that the exit is a member, so it failed because the exit was removed.
-            Done::Heartbeat { held: false, .. } => return Err(Ended::Refused(Mismatch::Removed)),
+            // A heartbeat requires only that the exit is a member. The next connection finds out why it is none.
+            Done::Heartbeat { held: false, .. } => {
+                return Err(anyhow!("this exit is not in the fleet").into());
+            }
             Done::Sessions { batch, lease, outcome } => {
                 if outcome == Recorded::LeaseEnded {
                     self.forget_lease(lease);

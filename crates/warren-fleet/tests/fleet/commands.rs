@@ -124,7 +124,7 @@ fn remove_takes_the_user_of_an_exit_that_has_not_joined_or_says_that_it_cannot()
     // The same happens with an exit that leaves.
     let left = at("left.toml").display().to_string();
     let said = fleet_ok(&at("e"), &["leave", "--clients", &left]);
-    assert!(said.contains("is removed within ten seconds"), "{said}");
+    assert!(said.contains("is removed within twenty seconds"), "{said}");
     wait_for("its user is removed", Duration::from_secs(30), || (!fleet.opens("e")).then_some(()));
 }
 
@@ -350,4 +350,117 @@ fn the_log_says_once_why_the_store_is_not_used() {
     std::thread::sleep(Duration::from_secs(7));
     let log = fleet.exits[2].log();
     assert_eq!(log.matches("the store is not used").count(), 1, "{log}");
+}
+
+/// Whether an exit's host has a copy of its fleet.
+fn has_copy(exit: &Exit) -> bool {
+    ["copy.snapshot", "position.json"]
+        .iter()
+        .any(|name| exit.directory.join("state/fleet").join(name).exists())
+}
+
+#[test]
+fn an_exit_that_has_left_keeps_no_copy_even_if_its_link_still_runs_and_it_can_join_again() {
+    let mut fleet = three_exits();
+    fleet.exits[1].store(&[client("anna", key(1)).into()]);
+    let a = fleet.exits[0].directory.clone();
+    let b = &mut fleet.exits[1];
+    wait_for("the control", Duration::from_secs(5), || has_copy(b).then_some(()));
+    let roster = b.directory.join("state/exit/roster");
+    std::fs::create_dir_all(roster.parent().unwrap()).unwrap();
+    std::fs::write(&roster, "").unwrap();
+    let left = fleet.directory.path().join("left.toml").display().to_string();
+    let said = fleet_ok(&b.directory, &["leave", "--clients", &left]);
+    assert!(said.contains("1 client is in"), "{said}");
+    assert!(!roster.exists());
+    wait_for("its link ends by itself", Duration::from_secs(10), || {
+        b.log().contains("this link ends").then_some(())
+    });
+    b.stop_link("TERM");
+    assert!(!has_copy(b), "the link has written nothing more");
+
+    let ticket = fleet_ok(&a, &["ticket", "b"]);
+    fleet_ok(&b.directory, &["join", ticket.trim()]);
+    let wholes = b.seen(|seen| seen.wholes);
+    b.start_link();
+    b.wait("it uses the store", |seen| {
+        (seen.wholes > wholes && seen.store == Some(StoreLink::Reachable)).then_some(())
+    });
+    assert!(b.client(key(1)).is_some());
+}
+
+#[test]
+fn a_link_refuses_the_copy_of_another_fleet_and_its_exit_loses_no_client() {
+    let mut fleet = three_exits();
+    fleet.exits[1].store(&[client("anna", key(1)).into()]);
+    let b = &mut fleet.exits[1];
+    wait_for("its copy is saved", Duration::from_secs(5), || has_copy(b).then_some(()));
+    b.stop_link("TERM");
+    let config = b.directory.join("config/fleet.toml");
+    let right = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, right.replace("fleet = \"fleet\"", "fleet = \"flete\"")).unwrap();
+    let left = fleet.directory.path().join("left.toml").display().to_string();
+    for command in [&["run"][..], &["leave", "--clients", &left]] {
+        let refused = fleet_fails(&b.directory, command);
+        assert!(refused.contains("the copy of the exit b of fleet \"fleet\""), "{refused}");
+    }
+    assert!(b.client(key(1)).is_some() && !Path::new(&left).exists());
+    // The control.
+    std::fs::write(&config, right).unwrap();
+    b.start_link();
+    let wholes = b.seen(|seen| seen.wholes);
+    b.wait("it is linked again", |seen| (seen.wholes > wholes).then_some(()));
+    assert!(b.client(key(1)).is_some());
+}
+
+#[test]
+fn a_removed_exit_stops_before_its_user_is_gone_and_one_that_does_not_hear_is_reported() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    let said = fleet_ok(&a, &["remove", "c", "--force"]);
+    assert!(said.contains("c is removed from the fleet.\n"), "{said}");
+    let is_removed =
+        |store: &Option<StoreLink>| matches!(store, Some(StoreLink::Refused { is_removed: true, .. }));
+    fleet.exits[2].wait("it must stop", |seen| is_removed(&seen.store).then_some(()));
+    assert!(fleet.exits[0].seen(|seen| seen.removed.is_empty()));
+
+    // The other one hears nothing.
+    fleet.exits[1].stop_link("KILL");
+    let said = fleet_ok(&a, &["remove", "b", "--force"]);
+    assert!(
+        said.contains("has not confirmed that it stops serving") && said.contains("for another 60 min"),
+        "{said}"
+    );
+    let until = fleet.exits[0].wait("its name is known", |seen| {
+        seen.removed.iter().find(|removed| removed.exit.as_str() == "b").map(|removed| removed.until)
+    });
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    assert!(until.unwrap().abs_diff(now as i64 + 3_600) < 60, "{until:?}");
+    // The operator may know better, or it hears of it later.
+    fleet.exits[1].start_link();
+    fleet.exits[1].wait("it must stop", |seen| is_removed(&seen.store).then_some(()));
+    fleet.exits[0].wait("it has confirmed", |seen| seen.removed.is_empty().then_some(()));
+}
+
+#[test]
+fn a_fleet_without_exits_is_replaced_only_if_the_operator_asks() {
+    let _turn = my_turn();
+    let store = Store::start();
+    let directory = tempfile::tempdir().unwrap();
+    let (at, urls) = (|name: &str| directory.path().join(name), store.urls());
+    let first = Exit::first(&at("a"), "a", &["--store", &urls]).ready();
+    first.store(&[client("anna", key(1)).into()]);
+    let clients = at("a/clients.toml").display().to_string();
+    let init = ["init", "--exit", "x", "--clients", &clients, "--pool", "10.0.0.0/16", "--store", &urls];
+    let replacing = [&init[..], &["--replace"]].concat();
+    assert!(fleet_fails(&at("x"), &replacing).contains("still has an exit"));
+    let left = at("left.toml").display().to_string();
+    let said = fleet_ok(&at("a"), &["leave", "--clients", &left]);
+    assert!(said.contains("It was the last exit") && said.contains("--replace"), "{said}");
+    let refused = fleet_fails(&at("x"), &init);
+    assert!(refused.contains("has no exit any more") && refused.contains("--replace"), "{refused}");
+    assert!(store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/cl/"]).contains("anna"), "the control");
+    fleet_ok(&at("x"), &replacing);
+    assert!(!store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/"]).contains("anna"));
+    assert!(fleet_ok(&at("x"), &["status"]).contains("x     has joined"));
 }

@@ -46,7 +46,7 @@ fn invited(exit: &Exit) -> Vec<String> {
 fn is_out(fleet: &Fleet, index: usize, name: &str) {
     let exit = &fleet.exits[index];
     exit.wait("it learns that it is removed", |seen| match &seen.store {
-        Some(StoreLink::Refused { reason }) if reason.contains("was removed from the fleet") => Some(()),
+        Some(StoreLink::Refused { reason, .. }) if reason.contains("was removed from the fleet") => Some(()),
         _ => None,
     });
     std::thread::sleep(A_WHILE);

@@ -12,7 +12,7 @@ use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use warren_fleet_link::{
     ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, FrameError, LINK_VERSION, Load, Outcome, Pools,
-    StoreLink, read_frame, write_frame,
+    RemovedExit, StoreLink, read_frame, write_frame,
 };
 use warren_session::PublicKey;
 use warren_session::clients::{Client, RowChange, RowId};
@@ -39,6 +39,7 @@ pub(crate) struct Seen {
     pub(crate) store: Option<StoreLink>,
     pub(crate) elsewhere: Vec<(PublicKey, Vec<u8>, ExitId)>,
     pub(crate) exits: Vec<FleetExit>,
+    pub(crate) removed: Vec<RemovedExit>,
     /// The revision of the latest change of a row.
     pub(crate) changed: i64,
     pub(crate) own_clock_offset_ms: i64,
@@ -161,6 +162,7 @@ impl Exit {
             key: key(name.bytes().fold(0, u8::wrapping_add)),
             endpoints: vec![format!("{name}.example.net:443")],
             pools: pools(),
+            max_staleness: Some(3_600),
         };
         let (shared, applied) = (Arc::clone(&seen), to_link.clone());
         std::thread::spawn(move || {
@@ -337,7 +339,6 @@ async fn serve(
         if write_frame(&mut to, &hello).await.is_err() {
             continue;
         }
-        let state = ExitState::Serving;
         let mut load = tokio::time::interval(Duration::from_secs(2));
         loop {
             let message = tokio::select! {
@@ -345,7 +346,13 @@ async fn serve(
                     Some(message) => message,
                     None => return,
                 },
-                _ = load.tick() => ExitMessage::Load { load: Load::default(), state },
+                _ = load.tick() => {
+                    // An exit that was removed stops serving.
+                    let store = seen.lock().unwrap().store.clone();
+                    let is_removed = matches!(store, Some(StoreLink::Refused { is_removed: true, .. }));
+                    let state = if is_removed { ExitState::Draining } else { ExitState::Serving };
+                    ExitMessage::Load { load: Load::default(), state }
+                }
             };
             if write_frame(&mut to, &message).await.is_err() || reading.is_finished() {
                 break;
@@ -386,7 +393,8 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
         FleetMessage::Elsewhere { key, nonce, exit, .. } => seen.elsewhere.push((key, nonce, exit)),
         FleetMessage::Store(store) => seen.store = Some(store),
         FleetMessage::Answered { ago } => seen.answered = Instant::now().checked_sub(ago),
-        FleetMessage::Exits { own_clock_offset_ms, changed, exits } => {
+        FleetMessage::Exits { own_clock_offset_ms, changed, exits, removed } => {
+            seen.removed = removed;
             (seen.own_clock_offset_ms, seen.changed, seen.exits) = (own_clock_offset_ms, changed, exits);
         }
         FleetMessage::Roster { bytes } => seen.roster = Some(bytes),

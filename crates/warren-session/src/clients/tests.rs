@@ -347,6 +347,21 @@ fn an_invitation_of_a_wireguard_client_ends_with_the_client() {
 }
 
 #[test]
+fn an_edited_client_that_is_new_here_keeps_its_lease_unless_somebody_has_it() {
+    let mut registry: ClientRegistry = toml::from_str(FILE).unwrap();
+    let mut edited = registry.clone();
+    let leased =
+        |name, number, last| Client { leased_ipv4: Some([10, 66, 0, last].into()), ..client(name, number) };
+    edited.add(leased("new", 3, 12)).unwrap();
+    registry.add(leased("rival", 4, 8)).unwrap();
+    edited.add(leased("late", 5, 8)).unwrap();
+    edited.add(leased("rival", 4, 7)).unwrap();
+    registry.become_edited(edited, UNIX_EPOCH).unwrap();
+    let lease = |name| registry.by_name(name).unwrap().leased_ipv4.map(|address| address.octets()[3]);
+    assert_eq!([lease("new"), lease("late"), lease("rival")], [Some(12), None, Some(8)]);
+}
+
+#[test]
 fn a_static_address_ends_a_sticky_lease_on_it() {
     let mut registry: ClientRegistry = toml::from_str(FILE).unwrap();
     registry.add(Client { ipv4: Some("10.66.0.2".parse().unwrap()), ..client("new", 3) }).unwrap();

@@ -55,6 +55,11 @@ pub enum BadWhole {
 }
 
 impl WholeCopy {
+    /// Whether no row has arrived.
+    pub fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+
     /// Adds a part. `sessions` is the exit that will apply the copy.
     ///
     /// # Errors

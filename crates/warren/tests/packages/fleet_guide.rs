@@ -54,6 +54,7 @@ fn the_fleet_guide_makes_a_fleet_of_three_hosts_and_keeps_the_clients_through_a_
 
     hosts.follow("nyc1", block("leave"));
     hosts.assert_nyc1_is_alone();
+    hosts.let_nyc1_join_again();
 }
 
 struct Hosts<'net> {
@@ -240,6 +241,9 @@ impl<'net> Hosts<'net> {
             !nyc1.sh("ls /etc/warren/fleet /etc/warren/fleet.toml").succeeded(),
             "the credentials are gone"
         );
+        let left =
+            nyc1.sh("find /var/lib/warren/fleet /var/lib/warren/exit/roster -type f ! -name lock").stdout;
+        assert_eq!(left, "", "the copy and the roster are gone");
         eventually(seconds(30), "its etcd user is removed", || {
             !typed(ams1, "warren fleet status").ok().contains("nyc1")
         });
@@ -249,6 +253,19 @@ impl<'net> Hosts<'net> {
         assert!(typed(nyc1, "warren exit client list").ok().contains("laptop"), "nothing is shared any more");
         // The control.
         assert!(!typed(&self.exits[1], "warren exit client list").ok().contains("laptop"));
+    }
+
+    /// The host comes back with a new ticket, and takes over the fleet's clients.
+    fn let_nyc1_join_again(&self) {
+        let [ams1, _, nyc1] = self.exits.as_slice() else { panic!("there are three exits") };
+        self.copy("scp nyc1.pem nyc1.key root@192.0.10.2:");
+        typed(ams1, "warren fleet ticket nyc1 --certificate nyc1.pem --key nyc1.key > nyc1.ticket").ok();
+        self.copy("scp root@192.0.10.2:nyc1.ticket root@192.0.12.2:");
+        let join = "warren fleet join @nyc1.ticket && printf '\n[fleet]\nname = \"nyc1\"\n' >> /etc/warren/exit.toml \
+                    && systemctl restart warren-exit && systemctl enable --now warren-fleet";
+        typed(nyc1, join).ok();
+        self.wait_until_all_have_heard();
+        assert!(!typed(nyc1, "warren exit client list").ok().contains("laptop"), "it was removed meanwhile");
     }
 }
 

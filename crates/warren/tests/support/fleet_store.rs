@@ -202,7 +202,8 @@ impl Shared {
         for link in 0..self.links.len() {
             let own_clock_offset_ms = self.links[link].clock_offset_ms;
             let (changed, exits) = (self.revision, exits.clone());
-            self.send(link, FleetMessage::Exits { own_clock_offset_ms, changed, exits });
+            let removed = Vec::new();
+            self.send(link, FleetMessage::Exits { own_clock_offset_ms, changed, exits, removed });
         }
     }
 

@@ -1,5 +1,6 @@
 //! Applies a registry that the operator edited, except for leases and dates, which the exit keeps.
 
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use super::{Client, ClientRegistry, Invitation, PublicKey, RegistryError};
@@ -83,16 +84,19 @@ impl ClientRegistry {
         finished.into_iter().for_each(|(old, _)| self.take_next_key(old, now));
     }
 
-    /// An edited client with this registry's lease and dates.
+    /// An edited client with this registry's lease and dates. Without a lease here, the client gets the edited lease, if nobody has
+    /// that address. The pool takes only an address that it has.
     fn with_own_dates(&self, edited: &Client) -> Client {
         let edited = edited.clone();
+        let is_free = |address: IpAddr| self.clients.by_address(address).is_none();
+        let leased_ipv4 = edited.leased_ipv4.filter(|address| is_free(IpAddr::V4(*address)));
+        let leased_ipv6 = edited.leased_ipv6.filter(|address| is_free(IpAddr::V6(*address)));
         let Some(own) = self.by_key(edited.public_key) else {
-            // Sticky leases come only from the pool, not from an edited file.
-            return Client { leased_ipv4: None, leased_ipv6: None, ..edited };
+            return Client { leased_ipv4, leased_ipv6, ..edited };
         };
         Client {
-            leased_ipv4: own.leased_ipv4.filter(|_| edited.ipv4.is_none()),
-            leased_ipv6: own.leased_ipv6.filter(|_| edited.ipv6.is_none()),
+            leased_ipv4: own.leased_ipv4.or(leased_ipv4).filter(|_| edited.ipv4.is_none()),
+            leased_ipv6: own.leased_ipv6.or(leased_ipv6).filter(|_| edited.ipv6.is_none()),
             created: own.created,
             last_seen: own.last_seen,
             exit_key: own.exit_key,

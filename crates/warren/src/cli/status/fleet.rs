@@ -28,7 +28,7 @@ pub(super) fn add_trouble(fields: &mut Fields, fleet: &FleetStatus) {
     match fleet.stale_in_seconds {
         _ if fleet.is_stale => fields.add(
             "stale",
-            "clients are sent away until the store answers again (max_staleness in [fleet])".to_owned(),
+            "clients are sent away until the store can be used again (it was away for max_staleness, or this exit was removed)".to_owned(),
         ),
         Some(left) if fleet.store != "reachable" => fields
             .add("stale", format!("clients are served for another {}, and no client can enrol", time(left))),
@@ -160,7 +160,7 @@ mod tests {
         }
         let stale = FleetStatus { is_stale: true, is_draining: true, stale_in_seconds: Some(0.0), ..away };
         let said = text(&stale);
-        assert!(said.contains("clients are sent away until the store answers again"), "{said}");
+        assert!(said.contains("clients are sent away until the store can be used again"), "{said}");
         let (own, _exits) = said.split_once("\n\n").expect("what is wrong here, and the exits");
         assert!(!own.contains("draining"), "{said}");
     }
