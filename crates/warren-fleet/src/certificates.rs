@@ -3,6 +3,8 @@
 //!
 //! An expired certificate cuts the exit off from the store. So the exit's metrics, the status and the log warn in advance.
 
+mod faults;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,11 +20,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use warren_config::counted;
 use warren_fleet_link::StoreCertificate;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
+pub(crate) use self::faults::{check_authority, check_pair, fault};
 use crate::config::StoreConfig;
 use crate::once::Once;
 use crate::store::{ANSWER_TIMEOUT, StoreOptions};
@@ -137,8 +141,7 @@ pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option
 
 /// Returns when the first certificate in a PEM file expires, in seconds since 1970.
 fn end_of_pem(pem: &str) -> anyhow::Result<i64> {
-    let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
-    first_end(&chain.map_err(|error| anyhow!("it is not PEM: {error:?}"))?)
+    first_end(&chain_of(pem)?)
 }
 
 /// Returns the common name of the first certificate of a file. etcd takes this name as the user.
@@ -174,17 +177,34 @@ pub(crate) fn address_of(endpoint: &str) -> &str {
 
 /// When the certificate that a member shows expires. Nothing is sent to the member.
 async fn shown_by(address: &str, identity: Option<(String, String)>) -> anyhow::Result<i64> {
+    let stream = handshake(address, identity).await?;
+    first_end(stream.get_ref().1.peer_certificates().context("it shows none")?)
+}
+
+/// Connects to a member without checking the member's certificate.
+async fn handshake(
+    address: &str,
+    identity: Option<(String, String)>,
+) -> anyhow::Result<TlsStream<TcpStream>> {
+    let (host, port) = host_and_port(address)?;
+    let name = ServerName::try_from(host.to_owned())?;
+    let connection = TcpStream::connect((host, port)).await?;
+    let connector = TlsConnector::from(Arc::new(seeing(identity)?));
+    Ok(connector.connect(name, connection).await?)
+}
+
+fn host_and_port(address: &str) -> anyhow::Result<(&str, u16)> {
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port.parse().context("it has no port")?),
         Some(_) | None => (address, 443),
     };
-    let host = host.trim_matches(['[', ']']);
-    let name = ServerName::try_from(host.to_owned())?;
-    let connection = TcpStream::connect((host, port)).await?;
-    let connector = TlsConnector::from(Arc::new(seeing(identity)?));
-    let stream = connector.connect(name, connection).await?;
-    let (_, session) = stream.get_ref();
-    first_end(session.peer_certificates().context("it shows none")?)
+    Ok((host.trim_matches(['[', ']']), port))
+}
+
+/// Reads the certificates of a PEM file.
+fn chain_of(pem: &str) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
+    chain.map_err(|error| anyhow!("it is not PEM: {error:?}"))
 }
 
 /// Makes a TLS client that reads certificates, even expired ones.
@@ -195,11 +215,9 @@ fn seeing(identity: Option<(String, String)>) -> anyhow::Result<ClientConfig> {
     let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)));
     let mut config = match identity {
         Some((certificate, key)) => {
-            let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
-            let chain = chain.map_err(|error| anyhow!("the certificate is not PEM: {error:?}"))?;
             let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
             builder.with_client_auth_cert(
-                chain,
+                chain_of(&certificate)?,
                 key.map_err(|error| anyhow!("the key is not PEM: {error:?}"))?,
             )?
         }

@@ -103,7 +103,9 @@ async fn take_place(
         )
     };
     let Ticket { endpoints, ca, identity, user, .. } = ticket.clone();
-    let options = StoreOptions { endpoints, ca, identity, user };
+    let (ca_name, certificate_name) =
+        ("the CA in the ticket".to_owned(), "the ticket's certificate".to_owned());
+    let options = StoreOptions { endpoints, ca, identity, user, ca_name, certificate_name };
     let (client, meta) = match look(&options, ticket).await {
         Ok(looked) => looked,
         Err(Looked::Void(error)) => return Err(refused(error)),

@@ -15,6 +15,7 @@ use warren_session::roster::{
 
 use super::roster::{Listing, read, read_key, read_or_make_key, store, summary};
 use super::{connect, print};
+use crate::config::read_text;
 use crate::run::Directories;
 
 /// `warren fleet sign`.
@@ -106,7 +107,7 @@ fn admitted(arguments: &SignArguments, old: Option<&SignedRoster>) -> anyhow::Re
 }
 
 fn load(path: &Path) -> anyhow::Result<SignedRoster> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let text = read_text(path)?;
     SignedRoster::from_text(text.trim()).with_context(|| format!("{} has no signed roster", path.display()))
 }
 

@@ -8,8 +8,8 @@ use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_config::storage::create_new;
 use warren_fleet_link::ExitId;
-use warren_host::directory_of;
 use warren_host::durable_file::remove_abandoned;
+use warren_host::{directory_of, read_plain};
 use warren_session::PublicKey;
 use warren_session::roster::{
     ExitState, FleetKey, RosterChange, RosterEndpoint, RosterExit, SignedRoster, begin, change, rotate,
@@ -261,10 +261,13 @@ pub(super) async fn read(fleet: &mut Connected, state: &Path) -> anyhow::Result<
     Ok(Stored { roster: newer.or(in_store), modified, is_stored })
 }
 
+/// No roster's file is larger than this.
+const MOST_BYTES: u64 = 1024 * 1024;
+
 /// The roster that this host's exit has, if there is one.
 pub(super) fn of_exit(state: &Path) -> Option<Vec<u8>> {
-    let text = std::fs::read_to_string(state.join("exit").join("roster")).ok()?;
-    Some(SignedRoster::from_text(text.trim()).ok()?.as_bytes().to_vec())
+    let bytes = read_plain(&state.join("exit").join("roster"), MOST_BYTES).ok()?;
+    Some(SignedRoster::from_text(std::str::from_utf8(&bytes).ok()?.trim()).ok()?.as_bytes().to_vec())
 }
 
 pub(super) async fn store(

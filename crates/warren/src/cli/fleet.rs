@@ -11,6 +11,7 @@ use anyhow::{Context as _, anyhow, bail};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use warren_daemon::directories::Directories;
+use warren_daemon::logging::LogSettings;
 
 /// The program's name.
 const PROGRAM: &str = "warren-fleet";
@@ -30,17 +31,22 @@ pub(crate) struct JoinedPools {
     pub(crate) ipv6: Option<Ipv6Net>,
 }
 
-/// Becomes `warren-fleet` with these arguments. The directories are those of this command line.
+/// Becomes `warren-fleet` with these arguments. The directories and the log's filter are those of this command line.
 ///
 /// # Errors
 /// When the program is not installed or cannot be run.
-pub(crate) fn run(directories: &Directories, arguments: &[OsString]) -> anyhow::Result<()> {
+pub(crate) fn run(
+    directories: &Directories,
+    log: &LogSettings,
+    arguments: &[OsString],
+) -> anyhow::Result<()> {
     let Directories { config, runtime, state } = directories;
     let mut command = Command::new(program());
     command
         .env("WARREN_CONFIG_DIR", config)
         .env("WARREN_RUNTIME_DIR", runtime)
-        .env("WARREN_STATE_DIR", state);
+        .env("WARREN_STATE_DIR", state)
+        .env("WARREN_LOG", &log.filter);
     Err(failed(&command.args(arguments).exec()))
 }
 
