@@ -66,6 +66,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     config.store.options()?;
     let state = StateDirectory::new(directories.state);
     state.create()?;
+    let _lock = state.lock()?;
     let looked_at = config.store.clone();
     let mut runner = Runner::new(config, state)?;
     let socket = directories.runtime.join("fleet").join("fleet.sock");

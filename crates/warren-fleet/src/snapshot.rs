@@ -5,13 +5,14 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use warren_config::storage::write_atomic;
+use warren_config::storage::{LockFile, write_atomic};
 
 use crate::link::Pair;
 use crate::meta::{Meta, Position};
@@ -70,6 +71,24 @@ impl StateDirectory {
         use std::os::unix::fs::DirBuilderExt as _;
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
         made.with_context(|| format!("{} cannot be created; choose another --state-dir", self.0.display()))
+    }
+
+    /// Takes the lock of the exit's link. Of two links, each would take the exit's socket from the other.
+    ///
+    /// # Errors
+    /// If another link has it.
+    pub(crate) fn lock(&self) -> anyhow::Result<LockFile> {
+        /// A killed link keeps the lock until its last thread has ended.
+        const WAIT: Duration = Duration::from_secs(1);
+        let path = self.0.join("link.lock");
+        let lock = LockFile::acquire(&path, WAIT)
+            .with_context(|| format!("{} cannot be locked; check its directory", path.display()))?;
+        lock.with_context(|| {
+            format!(
+                "another `warren fleet run` serves this exit already (it has locked {}); stop that one first",
+                path.display()
+            )
+        })
     }
 
     /// Reads the copy, with the newest position. `None` if there is no copy.

@@ -12,6 +12,8 @@
     reason = "helpers of tests"
 )]
 
+#[path = "fleet/at_once.rs"]
+mod at_once;
 #[path = "fleet/check.rs"]
 mod check;
 #[path = "fleet/commands.rs"]

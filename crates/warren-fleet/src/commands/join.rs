@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use warren_fleet_link::{ExitId, Pools};
 
 use super::attempt::{Attempt, Files};
+use super::files::lock;
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
 use crate::config::{FleetConfig, is_absent};
@@ -58,6 +59,7 @@ const TRIES: usize = 3;
 /// If the ticket is used or damaged, or the store cannot be reached.
 pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments) -> anyhow::Result<()> {
     let ticket = Ticket::parse(&text_of(&arguments.ticket)?)?;
+    let _lock = lock(&directories)?;
     let attempt = Attempt::of(directories.config, &ticket)?;
     let is_named = attempt.is_named(&ticket)?;
     if !attempt.is_again {

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -74,12 +74,13 @@ pub(crate) fn answer_shell(variable: &str) {
 ///
 /// # Errors
 /// When `warren-fleet` is not installed or refuses the ticket. It has then printed the reason.
-pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
+pub(crate) fn join(ticket: &str, directories: &Directories) -> anyhow::Result<Joined> {
     // `warren-fleet` reads `-` and `@FILE` itself. A ticket is a secret, and every user of this host can see command
     // lines.
     let is_elsewhere = ticket == "-" || ticket.starts_with('@');
     let mut command = Command::new(program());
-    command.args(["join", if is_elsewhere { ticket } else { "-" }, "--json", "--config-dir"]).arg(config);
+    command.args(["join", if is_elsewhere { ticket } else { "-" }, "--json", "--config-dir"]);
+    command.arg(&directories.config).env("WARREN_RUNTIME_DIR", &directories.runtime);
     command.stdin(if is_elsewhere { Stdio::inherit() } else { Stdio::piped() });
     command.stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut joining = command.spawn().map_err(|error| failed(&error))?;
