@@ -10,7 +10,7 @@ use warren_session::clients::{RowChange, is_valid_name};
 use warren_session::{PublicKey, stored_key};
 
 /// Version of these messages. Each side refuses any other version, because both sides must be of one release.
-pub const LINK_VERSION: u32 = 4;
+pub const LINK_VERSION: u32 = 5;
 
 /// Maximum number of rows of one message.
 pub const MAX_ROWS: usize = 1000;
@@ -94,6 +94,16 @@ fn finite<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::E
     if number.is_finite() { Ok(number) } else { Err(serde::de::Error::custom("the number is too large")) }
 }
 
+/// Which roster an exit has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownRoster {
+    /// The name of the roster's fleet.
+    pub fleet: String,
+    /// The roster's serial.
+    pub serial: u64,
+}
+
 /// Whether an exit accepts clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -152,12 +162,14 @@ pub enum ExitMessage {
         /// The nonce of the session that is over.
         nonce: Vec<u8>,
     },
-    /// The exit's load and state. Sent every two seconds, and at once when the state changes.
+    /// The exit's load, state and roster. Sent every two seconds, and at once when the state changes.
     Load {
         /// The exit's load.
         load: Load,
         /// Whether the exit accepts clients.
         state: ExitState,
+        /// The newest roster that the exit has accepted.
+        roster: Option<KnownRoster>,
     },
     /// Says that the exit has applied all changes up to this revision of the store.
     Applied {
@@ -312,6 +324,11 @@ pub enum FleetMessage {
         /// The roster and its signature, as clients get it.
         bytes: Vec<u8>,
     },
+    /// Why `warren-fleet` does not serve this exit, as a sentence. It then ends the connection.
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
     /// Whether an operator at another exit drains this exit. Sent when this changes.
     Drain {
         /// Whether this exit should send its clients to other exits.
@@ -364,6 +381,7 @@ mod tests {
                 certificates: vec![StoreCertificate { name: "ca".to_owned(), expires: 9 }],
             },
             FleetMessage::Roster { bytes: vec![1, 2] },
+            FleetMessage::Refused { reason: "another name".to_owned() },
             FleetMessage::Drain { on: true },
         ];
         let links = [StoreLink::Reachable, away, StoreLink::Refused { reason: "old".to_owned() }];

@@ -127,13 +127,14 @@ fn is_allowed(stream: &UnixStream, users: &[u32]) -> bool {
 async fn read(mut from: OwnedReadHalf, number: u64, events: &mpsc::Sender<(u64, LinkEvent)>) -> String {
     loop {
         match timeout(SILENCE, read_frame::<FleetMessage>(&mut from)).await {
+            Ok(Ok(Some(FleetMessage::Refused { reason }))) => return reason,
             Ok(Ok(Some(message))) => {
                 // The daemon may be busy. In that case `warren-fleet` waits in its own writes.
                 if events.send((number, LinkEvent::Message(Box::new(message)))).await.is_err() {
                     return "the exit ends".to_owned();
                 }
             }
-            Ok(Ok(None)) => return "warren-fleet has ended".to_owned(),
+            Ok(Ok(None)) => return "warren-fleet has ended, or has closed the connection; its log says why".to_owned(),
             Ok(Err(error)) => return format!("warren-fleet: {error}"),
             Err(_) => return format!("warren-fleet has said nothing for {} s", SILENCE.as_secs()),
         }

@@ -13,7 +13,9 @@ use warren_session::roster::{
     FollowedFleet, RosterChange, RosterEndpoint, RosterExit, RosterNews, SignedRoster, begin, change,
 };
 
-use super::roster::{Listing, read, read_key, read_or_make_key, store, summary};
+use super::roster::{
+    Listing, check_reported, newest_of_exits, read, read_key, read_or_make_key, store, summary,
+};
 use super::{connect, print};
 use crate::config::read_text;
 use crate::run::Directories;
@@ -120,6 +122,7 @@ pub(crate) async fn publish(
 ) -> anyhow::Result<()> {
     let signed = load(&arguments.file)?;
     let mut fleet = connect(directories.config).await?;
+    check_reported(newest_of_exits(&mut fleet).await?, signed.content().serial)?;
     let stored = read(&mut fleet, directories.state).await?;
     match &stored.roster {
         Some(known) => {

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use warren_fleet_link::{
-    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, FrameError, LINK_VERSION, Load, Outcome, Pools,
+    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, FrameError, KnownRoster, LINK_VERSION, Load, Outcome, Pools,
     StoreLink, read_frame, write_frame,
 };
 use warren_session::PublicKey;
 use warren_session::clients::{Client, RowChange, RowId};
+use warren_session::roster::SignedRoster;
 
 use super::proxy::Ways;
 use super::{directories, fleet_ok, wait_for, warren_fleet};
@@ -345,7 +346,14 @@ async fn serve(
                     Some(message) => message,
                     None => return,
                 },
-                _ = load.tick() => ExitMessage::Load { load: Load::default(), state },
+                _ = load.tick() => {
+                    let bytes = seen.lock().unwrap().roster.clone();
+                    let roster = bytes.map(|bytes| {
+                        let signed = SignedRoster::decode(&bytes).unwrap();
+                        KnownRoster { fleet: signed.content().fleet.to_string(), serial: signed.content().serial }
+                    });
+                    ExitMessage::Load { load: Load::default(), state, roster }
+                }
             };
             if write_frame(&mut to, &message).await.is_err() || reading.is_finished() {
                 break;
@@ -392,7 +400,7 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
         FleetMessage::Roster { bytes } => seen.roster = Some(bytes),
         FleetMessage::Drain { on } => seen.drain = Some(on),
         FleetMessage::StoreAddresses { members } => seen.members = members.into_values().collect(),
-        FleetMessage::Certificates { .. } => {}
+        FleetMessage::Certificates { .. } | FleetMessage::Refused { .. } => {}
     }
     None
 }
