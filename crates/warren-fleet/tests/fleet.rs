@@ -30,6 +30,8 @@ mod killed;
 mod many;
 #[path = "fleet/recovers.rs"]
 mod recovers;
+#[path = "fleet/refused.rs"]
+mod refused;
 #[path = "fleet/store_log.rs"]
 mod store_log;
 mod support;

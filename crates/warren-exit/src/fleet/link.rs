@@ -134,7 +134,9 @@ async fn read(mut from: OwnedReadHalf, number: u64, events: &mpsc::Sender<(u64, 
                     return "the exit ends".to_owned();
                 }
             }
-            Ok(Ok(None)) => return "warren-fleet has ended, or has closed the connection; its log says why".to_owned(),
+            Ok(Ok(None)) => {
+                return "warren-fleet has ended, or has closed the connection; its log says why".to_owned();
+            }
             Ok(Err(error)) => return format!("warren-fleet: {error}"),
             Err(_) => return format!("warren-fleet has said nothing for {} s", SILENCE.as_secs()),
         }

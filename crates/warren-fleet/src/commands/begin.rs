@@ -22,8 +22,8 @@ use crate::keys::{Key, Keys, is_fleet_name};
 use crate::link::{Pair, Transaction, pools_text, rows_of};
 use crate::meta::{FORMAT, Meta};
 use crate::planted::reached;
-use crate::run::{Directories, random_name};
 use crate::rows::named;
+use crate::run::{Directories, random_name};
 use crate::store::{Transact, apply, in_words, read_all};
 use crate::transaction::Expected;
 

@@ -7,8 +7,8 @@ use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_fleet_link::ExitId;
 
-use super::ticket::AdminArguments;
 use super::roster::{self, InRoster};
+use super::ticket::AdminArguments;
 use super::{Connected, connect, print};
 use crate::keys::Key;
 use crate::membership::leaving;
@@ -72,8 +72,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
     // Taking the exit out is final, so everything that can be checked is checked before.
-    let in_roster =
-        roster::sign_without(&mut fleet, directories.state, &exit, fleet_key.as_ref()).await?;
+    let in_roster = roster::sign_without(&mut fleet, directories.state, &exit, fleet_key.as_ref()).await?;
     check_right(&mut fleet, &exit, &arguments.admin).await?;
     // The tickets are voided first, so that no host joins in between. A member has no tickets.
     let had_tickets = users::void_tickets(&mut fleet.client, &fleet.keys, &exit).await?;

@@ -311,7 +311,7 @@ pub(super) mod tests {
             fleet: "home".to_owned(),
             exit: ExitId::try_from("ams2".to_owned()).unwrap(),
             endpoints: vec!["https://a:2379".to_owned()],
-            ca: Some("PEM".to_owned()),
+            ca: Some(include_str!("../certificates/test.pem").to_owned()),
             identity: None,
             user: Some(("warren-home-ams2".to_owned(), "secret".to_owned())),
             secret: "x".to_owned(),

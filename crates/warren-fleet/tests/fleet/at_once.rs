@@ -25,10 +25,7 @@ fn two_joins_on_one_host_end_with_one_exit_that_reaches_the_store() {
         let first = fleet.ticket(&names[0]);
         let second = if round < 2 { first.clone() } else { fleet.ticket(&names[1]) };
         let at = fleet.directory.path().join(format!("host{round}"));
-        let outputs = fleet_at_once(&[
-            (&at, vec!["join", first.trim()]),
-            (&at, vec!["join", second.trim()]),
-        ]);
+        let outputs = fleet_at_once(&[(&at, vec!["join", first.trim()]), (&at, vec!["join", second.trim()])]);
         for refused in outputs.iter().filter(|output| !output.status.success()) {
             let why = said(refused);
             // The slower command may also start after the faster one has ended.
@@ -49,7 +46,9 @@ fn a_command_waits_for_nobody_and_leaves_the_files_of_another_one_alone() {
     std::fs::create_dir_all(at.join("runtime")).unwrap();
     let lock = std::fs::File::create(at.join("runtime/fleet.lock")).unwrap();
     lock.lock().unwrap();
-    for arguments in [&["join", ticket.trim()][..], &["leave"], &["init", "--exit", "b", "--store", "https://b"]] {
+    for arguments in
+        [&["join", ticket.trim()][..], &["leave"], &["init", "--exit", "b", "--store", "https://b"]]
+    {
         let why = fleet_fails(&at, arguments);
         assert!(why.contains(BUSY) && why.contains("fleet.lock"), "{why}");
     }
@@ -65,7 +64,11 @@ fn of_two_links_of_one_exit_the_second_one_ends_with_a_sentence() {
     let a = fleet.first.directory.clone();
     let why = fleet_fails(&a, &["run"]);
     assert!(why.contains("another `warren fleet run` serves this exit already"), "{why}");
-    assert_eq!(fleet.first.log().matches("connected to the exit").count(), 1, "the first link keeps its exit");
+    assert_eq!(
+        fleet.first.log().matches("connected to the exit").count(),
+        1,
+        "the first link keeps its exit"
+    );
     // The control: a link that was killed is no obstacle.
     fleet.first.stop_link("KILL");
     fleet.first.start_link();
@@ -101,7 +104,8 @@ fn of_two_hosts_that_begin_a_fleet_with_one_name_one_wins_and_the_other_is_told(
         let files = [clients(&hosts[0], "x", 0), clients(&hosts[1], "y", 1500)];
         let fleet = format!("fleet{round}");
         let begin = |clients| {
-            let arguments = ["init", "--fleet", &fleet, "--exit", "a", "--pool", "10.0.0.0/16", "--store", &urls];
+            let arguments =
+                ["init", "--fleet", &fleet, "--exit", "a", "--pool", "10.0.0.0/16", "--store", &urls];
             [&arguments[..], &["--clients", clients]].concat()
         };
         let outputs = fleet_at_once(&[(&hosts[0], begin(&files[0])), (&hosts[1], begin(&files[1]))]);
@@ -117,7 +121,8 @@ fn of_two_hosts_that_begin_a_fleet_with_one_name_one_wins_and_the_other_is_told(
         assert!(!why.contains("PublicKey") && why.lines().count() == 1, "{why}");
         let is_there = |host: &Path| host.join("config/fleet.toml").exists();
         assert!(is_there(&hosts[winner]) && !is_there(&hosts[loser]));
-        let rows = store.etcdctl_ok(&["get", "--prefix", &format!("/warren/{fleet}/cl/"), "--print-value-only"]);
+        let rows =
+            store.etcdctl_ok(&["get", "--prefix", &format!("/warren/{fleet}/cl/"), "--print-value-only"]);
         let of = |name: &str| rows.matches(&format!("\"name\":\"{name}")).count();
         let counts = [of("x"), of("y")];
         assert_eq!((counts[winner], counts[loser]), (1500, 0), "{counts:?}");

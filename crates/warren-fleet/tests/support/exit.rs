@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use warren_fleet_link::{
-    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, FrameError, KnownRoster, LINK_VERSION, Load, Outcome, Pools,
-    StoreLink, read_frame, write_frame,
+    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, FrameError, KnownRoster, LINK_VERSION, Load,
+    Outcome, Pools, StoreLink, read_frame, write_frame,
 };
 use warren_session::PublicKey;
 use warren_session::clients::{Client, RowChange, RowId};
@@ -348,9 +348,11 @@ async fn serve(
                 },
                 _ = load.tick() => {
                     let bytes = seen.lock().unwrap().roster.clone();
-                    let roster = bytes.map(|bytes| {
-                        let signed = SignedRoster::decode(&bytes).unwrap();
-                        KnownRoster { fleet: signed.content().fleet.to_string(), serial: signed.content().serial }
+                    // Like an exit, it has no roster that does not decode.
+                    let signed = bytes.and_then(|bytes| SignedRoster::decode(&bytes).ok());
+                    let roster = signed.map(|signed| {
+                        let content = signed.content();
+                        KnownRoster { fleet: content.fleet.to_string(), serial: content.serial }
                     });
                     ExitMessage::Load { load: Load::default(), state, roster }
                 }

@@ -119,7 +119,9 @@ pub enum ChangeError {
     #[error("the new fleet key must be one that the fleet has never had: make one")]
     UsedKey,
     /// The key is an exit's. Whoever has that exit could admit others.
-    #[error("the fleet key is the key of the exit {exit}, which must never sign a roster; name the file of the fleet key")]
+    #[error(
+        "the fleet key is the key of the exit {exit}, which must never sign a roster; name the file of the fleet key"
+    )]
     ExitKey {
         /// The exit's name.
         exit: String,
