@@ -242,7 +242,7 @@ impl Runner {
                 let is_hello = matches!(message, ExitMessage::Hello { .. });
                 match self.link.exit_said(message, Instant::now()) {
                     Ok(()) if is_hello && self.said.of_exit.forget() => {
-                        tracing::info!("this program and the exit fit together now");
+                        tracing::info!("the exit is served now");
                     }
                     Ok(()) => {}
                     Err(reason) => {

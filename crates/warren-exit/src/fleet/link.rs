@@ -153,3 +153,26 @@ async fn write(mut to: OwnedWriteHalf, mut unwritten: mpsc::Receiver<ExitMessage
     }
     "the exit has closed the link".to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_a_link_is_explained_as_warren_fleet_explains_it() {
+        for (message, why) in [
+            (Some("the exit has another name"), "the exit has another name"),
+            (None, "warren-fleet has ended, or has closed the connection"),
+        ] {
+            let (mut link, exit) = UnixStream::pair().unwrap();
+            if let Some(reason) = message {
+                let refused = FleetMessage::Refused { reason: reason.to_owned() };
+                write_frame(&mut link, &refused).await.unwrap();
+            }
+            drop(link);
+            let (events, _) = mpsc::channel(1);
+            let said = read(exit.into_split().0, 1, &events).await;
+            assert!(said.contains(why), "{said}");
+        }
+    }
+}

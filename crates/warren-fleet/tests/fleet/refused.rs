@@ -110,6 +110,9 @@ fn the_key_of_an_exit_or_a_key_that_others_may_use_signs_nothing() {
     assert!(fails(&right).contains("run `chmod 600 "));
     // The control: the right key, which only its owner may use.
     std::fs::set_permissions(&right, Permissions::from_mode(0o400)).unwrap();
+    let weightless = [admit(&right).to_vec(), vec!["--weight".to_owned(), "0".to_owned()]].concat();
+    let said = refused(a, &words(&weightless).split('\n').collect::<Vec<_>>());
+    assert_eq!(said.matches("must be 1 to 1000").count(), 1, "{said}");
     let said = fleet_ok(a, &words(&admit(&right)).split('\n').collect::<Vec<_>>());
     assert!(said.contains("Roster 2 has b, x;"), "{said}");
 }
@@ -196,5 +199,10 @@ fn an_exit_learns_why_its_link_does_not_serve_it() {
         seen.order.iter().any(is_told).then_some(())
     });
     assert_eq!(wrong.log().matches(why).count(), 1);
-    assert!(!wrong.log().contains("fit together"));
+    assert!(!wrong.log().contains("the exit is served now"));
+    // The exit has the right name now. Its own link ends at once, because the first one still runs.
+    let right = Exit::start(&c, "c").ready();
+    wait_for("the log says so", Duration::from_secs(10), || {
+        right.log().contains("the exit is served now").then_some(())
+    });
 }
