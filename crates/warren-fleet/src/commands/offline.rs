@@ -14,7 +14,7 @@ use warren_session::roster::{
 };
 
 use super::roster::{
-    Listing, check_reported, newest_of_exits, read, read_key, read_or_make_key, store, summary,
+    Listing, check_reported, listed, newest_of_exits, read, read_key, read_or_make_key, store, summary,
 };
 use super::{connect, print};
 use crate::config::read_text;
@@ -89,8 +89,8 @@ pub(crate) fn sign(arguments: &SignArguments) -> anyhow::Result<()> {
     replace(path, Unfinished::Random, signed.to_line().as_bytes(), 0o644, Some(Owner::own()))
         .with_context(|| format!("{} cannot be written", path.display()))?;
     print(&format!(
-        "{note}{}Next: copy {} to an exit, and run `warren fleet publish {}` there.\n",
-        summary(&signed),
+        "{note}{}.\nNext: copy {} to an exit, and run `warren fleet publish {}` there.\n",
+        listed(&signed),
         path.display(),
         path.file_name().unwrap_or(path.as_os_str()).display()
     ))

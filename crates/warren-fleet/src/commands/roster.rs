@@ -240,9 +240,18 @@ pub(crate) async fn rotate_key(
 }
 
 pub(super) fn summary(signed: &SignedRoster) -> String {
+    format!("{}; clients learn it from the exits.\n", listed(signed))
+}
+
+/// Says which exits a roster has.
+pub(super) fn listed(signed: &SignedRoster) -> String {
     let roster = signed.content();
     let names: Vec<&str> = roster.exits.iter().map(|exit| exit.name.as_str()).collect();
-    format!("Roster {} has {}; clients learn it from the exits.\n", roster.serial, names.join(", "))
+    format!(
+        "Roster {} has {}",
+        roster.serial,
+        if names.is_empty() { "no exit".to_owned() } else { names.join(", ") }
+    )
 }
 
 /// Reads the newest roster: the store's, or that of this host's exit. A restored store may have an older roster than clients and
