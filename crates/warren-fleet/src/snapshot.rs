@@ -3,18 +3,16 @@
 //! The file consists of a line of JSON for its head, a line for each key, and a last line with the SHA-256 of all lines before
 //! it. The file is replaced as a whole.
 
-use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use warren_config::storage::write_atomic;
+use warren_config::storage::{LockFile, write_atomic};
 
 use crate::link::Pair;
 use crate::meta::{Meta, Position};
@@ -75,33 +73,22 @@ impl StateDirectory {
         made.with_context(|| format!("{} cannot be created; choose another --state-dir", self.0.display()))
     }
 
-    /// Takes the lock of the exit's link, which is held until the file is dropped. Of two links, each would take the exit's socket
-    /// from the other.
+    /// Takes the lock of the exit's link. Of two links, each would take the exit's socket from the other.
     ///
     /// # Errors
     /// If another link has it.
-    pub(crate) fn lock(&self) -> anyhow::Result<File> {
+    pub(crate) fn lock(&self) -> anyhow::Result<LockFile> {
         /// A killed link keeps the lock until its last thread has ended.
         const WAIT: Duration = Duration::from_secs(1);
-        let since = Instant::now();
-        // The directory itself is locked, so that no lock file is left when the exit leaves its fleet. Only its owner can open it.
-        let directory = File::open(&self.0);
-        let directory = directory.with_context(|| format!("{} cannot be opened", self.0.display()))?;
-        loop {
-            match directory.try_lock() {
-                Ok(()) => return Ok(directory),
-                Err(TryLockError::WouldBlock) if since.elapsed() < WAIT => sleep(Duration::from_millis(20)),
-                Err(TryLockError::WouldBlock) => bail!(
-                    "another `warren fleet run` serves this exit already (it has locked {}); stop that one first",
-                    self.0.display()
-                ),
-                Err(TryLockError::Error(error)) => {
-                    return Err(error).with_context(|| {
-                        format!("{} cannot be locked; check its file system", self.0.display())
-                    });
-                }
-            }
-        }
+        // No lock file is left when the exit leaves its fleet. Only the directory's owner can open the directory.
+        let lock = LockFile::of_directory(&self.0, WAIT)
+            .with_context(|| format!("{} cannot be locked; check its file system", self.0.display()))?;
+        lock.with_context(|| {
+            format!(
+                "another `warren fleet run` serves this exit already (it has locked {}); stop that one first",
+                self.0.display()
+            )
+        })
     }
 
     /// Reads the copy, with the newest position. `None` if there is no copy.

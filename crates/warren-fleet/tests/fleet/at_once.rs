@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
+use warren_config::storage::LockFile;
+
 use crate::commands::Secure;
 use crate::number_key;
 use crate::support::etcd::Store;
@@ -44,8 +46,7 @@ fn a_command_waits_for_nobody_and_leaves_the_files_of_another_one_alone() {
     let at = fleet.directory.path().join("b");
     let ticket = fleet.ticket("b");
     std::fs::create_dir_all(at.join("runtime")).unwrap();
-    let lock = std::fs::File::create(at.join("runtime/fleet.lock")).unwrap();
-    lock.lock().unwrap();
+    let lock = LockFile::acquire(&at.join("runtime/fleet.lock"), Duration::ZERO).unwrap().unwrap();
     for arguments in
         [&["join", ticket.trim()][..], &["leave"], &["init", "--exit", "b", "--store", "https://b"]]
     {
@@ -54,7 +55,7 @@ fn a_command_waits_for_nobody_and_leaves_the_files_of_another_one_alone() {
     }
     assert!(!at.join("config").exists());
     // The control: nobody has the lock.
-    lock.unlock().unwrap();
+    drop(lock);
     fleet_ok(&at, &["join", ticket.trim()]);
 }
 
