@@ -121,10 +121,12 @@ pub(crate) fn in_words<T>(answer: Result<T, etcd_client::Error>) -> anyhow::Resu
 /// Returns the part of etcd's message that describes the error.
 fn sentence(error: &etcd_client::Error) -> String {
     use std::error::Error as _;
-    let (first, source) = match error {
-        etcd_client::Error::GRpcStatus(status) => (status.message().to_owned(), status.source()),
-        etcd_client::Error::TransportError(error) => (error.to_string(), error.source()),
-        other => return other.to_string(),
+    let (first, source) = if let etcd_client::Error::GRpcStatus(status) = error {
+        (status.message().to_owned(), status.source())
+    } else if let etcd_client::Error::TransportError(error) = error {
+        (error.to_string(), error.source())
+    } else {
+        return error.to_string();
     };
     let mut parts = vec![first];
     parts.extend(successors(source, |&cause| cause.source()).map(ToString::to_string));

@@ -143,7 +143,7 @@ pub(crate) async fn is_open(client: &mut Client, keys: &Keys, grant: &Grant) -> 
 ///
 /// # Errors
 /// If the store refuses, or does not answer.
-pub(crate) async fn is_there(client: &mut Client, name: &str) -> anyhow::Result<bool> {
+pub(crate) async fn is_there(client: &Client, name: &str) -> anyhow::Result<bool> {
     let mut auth = client.auth_client();
     let found = timeout(ANSWER_TIMEOUT, auth.user_get(name)).await.context("the store does not answer")?;
     Ok(unless(found, "user name not found")?.is_some())

@@ -111,18 +111,21 @@ fn why_untrusted(shown: &[CertificateDer<'_>], options: &StoreOptions, address: 
     };
     let name = ServerName::try_from(host.to_owned()).ok()?;
     let error = verifier.verify_server_cert(first, rest, &name, &[], UnixTime::now()).err()?;
-    Some(match error {
-        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            not_signed
-        }
-        Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-            "its certificate has expired; replace it on that host (docs/fleet.md says how)".to_owned()
-        }
-        Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => format!("its certificate is not for {host}; make one whose subjectAltName has {host}"),
-        other => format!("its certificate is not accepted: {other}"),
-    })
+    let Error::InvalidCertificate(fault) = &error else {
+        return Some(format!("its certificate is not accepted: {error}"));
+    };
+    if matches!(fault, CertificateError::UnknownIssuer | CertificateError::BadSignature) {
+        return Some(not_signed);
+    }
+    if matches!(fault, CertificateError::Expired | CertificateError::ExpiredContext { .. }) {
+        return Some(
+            "its certificate has expired; replace it on that host (docs/fleet.md says how)".to_owned(),
+        );
+    }
+    if matches!(fault, CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }) {
+        return Some(format!("its certificate is not for {host}; make one whose subjectAltName has {host}"));
+    }
+    Some(format!("its certificate is not accepted: {error}"))
 }
 
 #[cfg(test)]

@@ -120,7 +120,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
 /// If it may not, and the fleet knows the exit.
 async fn check_right(fleet: &mut Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<()> {
     let name = user_name(&fleet.config.fleet, exit);
-    let looked = users::is_there(&mut admin.connect(fleet).await?, &name).await;
+    let looked = users::is_there(&admin.connect(fleet).await?, &name).await;
     let member = in_words(fleet.client.get(fleet.keys.name(&Key::Member(exit.clone())), None).await)?;
     let is_known =
         !member.kvs().is_empty() || users::granted(&mut fleet.client, &fleet.keys, exit).await?.is_some();
