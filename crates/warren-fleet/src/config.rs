@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use warren_config::ConfigError;
 use warren_fleet_link::{ExitId, MAX_ADDRESSES};
 
-use crate::certificates::{check_authority, check_pair};
 use crate::keys::{Keys, is_fleet_name};
 use crate::store::StoreOptions;
+use crate::tls::{check_authority, check_pair};
 
 /// The name of the file in the configuration directory.
 const FILE: &str = "fleet.toml";

@@ -30,6 +30,7 @@ mod simulation;
 mod snapshot;
 mod store;
 mod store_history;
+mod tls;
 mod transaction;
 mod users;
 

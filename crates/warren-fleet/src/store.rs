@@ -1,5 +1,6 @@
 //! The client of etcd: connections, full readings, transactions.
 
+mod faults;
 pub(crate) mod reopen;
 pub(crate) mod restored;
 pub(crate) mod session;
@@ -17,7 +18,6 @@ use tokio::time::timeout;
 use warren_fleet_link::ExitId;
 use warren_session::clients::RowChange;
 
-use crate::certificates::fault;
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
 use crate::meta::{Found, Meta};
@@ -91,11 +91,6 @@ impl StoreOptions {
             }
         }
         Err(last.context("the store cannot be reached"))
-    }
-
-    /// Replaces an error of a connection, if a certificate is its cause.
-    pub(crate) async fn explained(&self, endpoint: &str, error: anyhow::Error) -> anyhow::Error {
-        fault(self, endpoint).await.map_or(error, anyhow::Error::msg)
     }
 
     async fn try_connect(&self, endpoint: &str) -> anyhow::Result<Client> {

@@ -4,62 +4,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier as _;
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::sign::CertifiedKey;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, Error, RootCertStore};
 use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
 
-use super::{address_of, chain_of, end_of_pem, handshake, host_and_port};
-use crate::store::{ANSWER_TIMEOUT, StoreOptions};
+use super::{ANSWER_TIMEOUT, StoreOptions};
+use crate::tls::{address_of, chain_of, handshake, host_and_port};
 
 /// How long a member may take to refuse this client's certificate after the handshake.
 const REFUSAL: Duration = Duration::from_millis(500);
 
-/// Checks that a file has the certificates of an authority.
-///
-/// # Errors
-/// If there is none, or it cannot be read.
-pub(crate) fn check_authority(name: &str, pem: &str) -> anyhow::Result<()> {
-    end_of_pem(pem).map(drop).with_context(|| {
-        format!("{name} does not have the certificate of the store's CA in PEM; name the file that has it")
-    })
-}
-
-/// Checks that a private key belongs to a certificate.
-///
-/// # Errors
-/// If it does not, or one of the two cannot be read.
-pub(crate) fn check_pair(
-    (certificate_name, certificate): (&str, &str),
-    (key_name, key): (&str, &str),
-) -> anyhow::Result<()> {
-    let chain = chain_of(certificate).and_then(|chain| match chain.is_empty() {
-        true => bail!("there is no certificate in it"),
-        false => Ok(chain),
-    });
-    let chain = chain.with_context(|| {
-        format!("{certificate_name} does not have a certificate in PEM; name the file that has it")
-    })?;
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| {
-        anyhow!("{key_name} does not have a private key in PEM; name the file that has the key of {certificate_name}")
-    })?;
-    match CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()) {
-        Ok(_) => Ok(()),
-        Err(Error::InconsistentKeys(_)) => bail!(
-            "{key_name} is not the private key of {certificate_name}; name the two files that were made together"
-        ),
-        Err(error) => bail!("{certificate_name} and {key_name} cannot be used: {error}; make others"),
+impl StoreOptions {
+    /// Replaces an error of a connection, if a certificate is its cause.
+    pub(crate) async fn explained(&self, endpoint: &str, error: anyhow::Error) -> anyhow::Error {
+        fault(self, endpoint).await.map_or(error, anyhow::Error::msg)
     }
 }
 
 /// Says which certificate is the reason why a member cannot be used. `None` if no certificate is the reason.
-pub(crate) async fn fault(options: &StoreOptions, endpoint: &str) -> Option<String> {
+async fn fault(options: &StoreOptions, endpoint: &str) -> Option<String> {
     if !endpoint.starts_with("https://") {
         return None;
     }
@@ -126,37 +93,4 @@ fn why_untrusted(shown: &[CertificateDer<'_>], options: &StoreOptions, address: 
         return Some(format!("its certificate is not for {host}; make one whose subjectAltName has {host}"));
     }
     Some(format!("its certificate is not accepted: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use ::aws_lc_rs::rand::SystemRandom;
-    use ::aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
-    use base64::Engine as _;
-    use base64::engine::general_purpose::STANDARD;
-
-    use super::*;
-
-    /// Made by `openssl req -x509 -newkey ec ... -days 1`.
-    const PEM: &str = include_str!("test.pem");
-
-    /// A key that belongs to no certificate.
-    fn other_key() -> String {
-        let random = SystemRandom::new();
-        let key = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
-        format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", STANDARD.encode(key))
-    }
-
-    #[test]
-    fn files_that_were_mixed_up_are_named() {
-        let other_key = &other_key();
-        let pair = |certificate, key| check_pair(("a.pem", certificate), ("a.key", key));
-        let failed = |checked: anyhow::Result<()>| checked.unwrap_err().to_string();
-        assert!(failed(pair(PEM, other_key)).contains("a.key is not the private key of a.pem"));
-        assert!(failed(pair(other_key, other_key)).contains("a.pem does not have a certificate"));
-        assert!(failed(pair(PEM, PEM)).contains("a.key does not have a private key"));
-        assert!(failed(pair("", other_key)).contains("a.pem does not have a certificate"));
-        assert!(failed(check_authority("ca.pem", other_key)).contains("ca.pem does not have"));
-        check_authority("ca.pem", PEM).unwrap();
-    }
 }
