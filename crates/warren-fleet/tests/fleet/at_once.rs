@@ -111,7 +111,8 @@ fn of_two_hosts_that_begin_a_fleet_with_one_name_one_wins_and_the_other_is_told(
         };
         let outputs = fleet_at_once(&[(&hosts[0], begin(&files[0])), (&hosts[1], begin(&files[1]))]);
         let all = outputs.iter().map(said).collect::<Vec<_>>();
-        let winner = outputs.iter().position(|output| output.status.success()).expect(&all.concat());
+        let won = outputs.iter().position(|output| output.status.success());
+        let winner = won.unwrap_or_else(|| panic!("nobody has begun it: {all:?}"));
         let loser = 1 - winner;
         assert!(!outputs[loser].status.success(), "both have begun it: {all:?}");
         let why = &all[loser];
