@@ -76,7 +76,7 @@ pub use web::WebListen;
 pub use wireguard::{
     WireGuardSettings, read_wireguard_key, replace_wireguard_key, wireguard_key_path, write_wireguard_key,
 };
-pub use wording::{counted, describe, quoted, suggestion};
+pub use wording::{counted, describe, quoted, sentence, suggestion};
 
 #[cfg(test)]
 mod tests;

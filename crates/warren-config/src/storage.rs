@@ -62,13 +62,22 @@ pub struct LockFile {
 impl LockFile {
     /// Takes the lock, or returns `None` after `wait`. Blocks the thread.
     pub fn acquire(path: &Path, wait: Duration) -> io::Result<Option<Self>> {
-        const PAUSE: Duration = Duration::from_millis(20);
         let (file, is_new) = make_lock_file(path)?;
         if is_new {
             // The lock file gets the directory's owner, so that the service that owns the directory can open a lock file that
             // root has created.
             owner_of_new_file_at(path)?.give(&file)?;
         }
+        Self::take(file, wait)
+    }
+
+    /// Does the same with a directory, which must exist. Whoever can open the directory can take the lock.
+    pub fn of_directory(path: &Path, wait: Duration) -> io::Result<Option<Self>> {
+        Self::take(File::open(path)?, wait)
+    }
+
+    fn take(file: File, wait: Duration) -> io::Result<Option<Self>> {
+        const PAUSE: Duration = Duration::from_millis(20);
         let deadline = Instant::now() + wait;
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -17,6 +17,18 @@ pub fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>) -> Op
         .map(|(_, name)| name)
 }
 
+/// An error and its causes in one line, without repetitions.
+pub fn sentence(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    for cause in std::iter::successors(error.source(), |&cause| cause.source()).map(ToString::to_string) {
+        // Many errors already include their cause in their own text.
+        if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
 /// A number of things: "1 client", "2 clients".
 pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })

@@ -111,14 +111,7 @@ pub fn report(error: &anyhow::Error) {
 
 /// An error and its causes in one line, without repetitions.
 pub fn sentence(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        // A cause is left out if the text already contains it, because many errors include their cause in their own text.
-        if !text.contains(&cause) {
-            text += &format!(": {cause}");
-        }
-    }
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+    warren_config::sentence(error.as_ref())
 }
 
 /// Formats a header and rows in aligned columns, two spaces apart.

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use warren_config::{ClientStore, FleetSettings};
 use warren_daemon::output;
 use warren_fleet_link::{
-    ExitMessage, FleetExit, FleetMessage, Load, MAX_ADDRESSES, MAX_EXITS, MAX_ROWS, Outcome,
+    ExitMessage, FleetExit, FleetMessage, KnownRoster, Load, MAX_ADDRESSES, MAX_EXITS, MAX_ROWS, Outcome,
     StoreCertificate, StoreLink, StoreMembers,
 };
 use warren_session::PublicKey;
@@ -233,10 +233,14 @@ impl Fleet {
         }
     }
 
-    /// Reports how busy the exit is.
+    /// Reports how busy the exit is, and its roster.
     pub(crate) fn say_load(&mut self, load: Load, sessions: &mut ExitSessions) {
         let state = self.serving.state();
-        self.say(ExitMessage::Load { load, state }, sessions);
+        let roster = sessions.fleet().map(|fleet| {
+            let roster = fleet.roster();
+            KnownRoster { fleet: roster.fleet.to_string(), serial: roster.serial }
+        });
+        self.say(ExitMessage::Load { load, state, roster }, sessions);
     }
 
     /// The addresses of the store's members.
@@ -342,6 +346,8 @@ impl Fleet {
                 followed.roster = Some(bytes);
             }
             FleetMessage::Drain { on } => self.serving.ask_to_drain(on),
+            // The connection has ended with this message (`link.rs`).
+            FleetMessage::Refused { .. } => {}
         }
         Ok(followed)
     }

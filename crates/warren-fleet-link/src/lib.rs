@@ -13,7 +13,7 @@ mod message;
 
 pub use self::frame::{FrameError, MAX_FRAME, read_frame, write_frame};
 pub use self::message::{
-    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, InvalidExitId, LINK_VERSION, Load,
+    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, InvalidExitId, KnownRoster, LINK_VERSION, Load,
     MAX_ADDRESSES, MAX_EXITS, MAX_ROWS, MAX_VALUE, Outcome, Pools, RemovedExit, StoreCertificate, StoreLink,
     StoreMembers,
 };

@@ -94,6 +94,16 @@ fn finite<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::E
     if number.is_finite() { Ok(number) } else { Err(serde::de::Error::custom("the number is too large")) }
 }
 
+/// Which roster an exit has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownRoster {
+    /// The name of the roster's fleet.
+    pub fleet: String,
+    /// The roster's serial.
+    pub serial: u64,
+}
+
 /// Whether an exit accepts clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -154,12 +164,14 @@ pub enum ExitMessage {
         /// The nonce of the session that is over.
         nonce: Vec<u8>,
     },
-    /// The exit's load and state. Sent every two seconds, and at once when the state changes.
+    /// The exit's load, state and roster. Sent every two seconds, and at once when the state changes.
     Load {
         /// The exit's load.
         load: Load,
         /// Whether the exit accepts clients.
         state: ExitState,
+        /// The newest roster that the exit has accepted.
+        roster: Option<KnownRoster>,
     },
     /// Says that the exit has applied all changes up to this revision of the store.
     Applied {
@@ -328,6 +340,11 @@ pub enum FleetMessage {
         /// The roster and its signature, as clients get it.
         bytes: Vec<u8>,
     },
+    /// Why `warren-fleet` does not serve this exit, as a sentence. It then ends the connection.
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
     /// Whether an operator at another exit drains this exit. Sent when this changes.
     Drain {
         /// Whether this exit should send its clients to other exits.
@@ -385,6 +402,7 @@ mod tests {
                 certificates: vec![StoreCertificate { name: "ca".to_owned(), expires: 9 }],
             },
             FleetMessage::Roster { bytes: vec![1, 2] },
+            FleetMessage::Refused { reason: "another name".to_owned() },
             FleetMessage::Drain { on: true },
         ];
         let links =

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use warren_fleet_link::{MAX_ADDRESSES, StoreMembers};
 
-use crate::certificates::address_of;
+use crate::tls::address_of;
 
 /// The interval between look-ups once every member's address is known, and the interval until then.
 const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));

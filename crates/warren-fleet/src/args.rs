@@ -7,7 +7,6 @@ use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use clap_complete::env::CompleteEnv;
-use tracing_subscriber::EnvFilter;
 use warren_manual::{Manual, Origin, completions};
 
 use crate::commands::{
@@ -15,6 +14,7 @@ use crate::commands::{
     PublishArguments, RecoverArguments, RemoveArguments, RotateKeyArguments, SignArguments, StatusArguments,
     TicketArguments, print,
 };
+use crate::logging;
 use crate::run::{self, Directories};
 
 /// The environment variable by which a shell's completion script asks this program for candidates.
@@ -129,13 +129,12 @@ pub(crate) fn answer_shell() {
 }
 
 impl Arguments {
-    pub(crate) fn start_logging(&self) {
-        let filter = EnvFilter::try_new(&self.global.log).unwrap_or_else(|_| EnvFilter::new("info"));
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_target(false)
-            .init();
+    /// Starts the log of `run`, or the warnings of another command.
+    ///
+    /// # Errors
+    /// If `--log` is not a filter.
+    pub(crate) fn start_logging(&self) -> anyhow::Result<()> {
+        logging::start(&self.global.log, matches!(self.command, Command::Run))
     }
 
     pub(crate) async fn carry_out(&self) -> anyhow::Result<()> {

@@ -4,28 +4,21 @@
 //! An expired certificate cuts the exit off from the store. So the exit's metrics, the status and the log warn in advance.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, anyhow};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsConnector;
 use warren_config::counted;
 use warren_fleet_link::StoreCertificate;
-use x509_cert::Certificate;
-use x509_cert::der::Decode as _;
 
 use crate::config::StoreConfig;
 use crate::once::Once;
 use crate::store::{ANSWER_TIMEOUT, StoreOptions};
+use crate::tls::{address_of, end_of_pem, first_end, handshake, parsed};
 
 /// The interval between checks once every certificate has been seen, and the interval until then.
 const EVERY: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(60));
@@ -135,12 +128,6 @@ pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option
     (days < WARNED).then_some(sentence)
 }
 
-/// Returns when the first certificate in a PEM file expires, in seconds since 1970.
-fn end_of_pem(pem: &str) -> anyhow::Result<i64> {
-    let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
-    first_end(&chain.map_err(|error| anyhow!("it is not PEM: {error:?}"))?)
-}
-
 /// Returns the common name of the first certificate of a file. etcd takes this name as the user.
 ///
 /// # Errors If there is no certificate, or it has no common name.
@@ -153,101 +140,10 @@ pub(crate) fn common_name(pem: &str) -> anyhow::Result<String> {
     Ok(name.context("it has no common name")?.value().into_owned())
 }
 
-fn parsed(der: &CertificateDer<'_>) -> anyhow::Result<Certificate> {
-    Certificate::from_der(der).map_err(|error| anyhow!("it is not a certificate: {error}"))
-}
-
-fn first_end(chain: &[CertificateDer<'_>]) -> anyhow::Result<i64> {
-    let ends = chain.iter().map(|der| {
-        let end = parsed(der)?.tbs_certificate().validity().not_after.to_unix_duration();
-        Ok(i64::try_from(end.as_secs()).unwrap_or(i64::MAX))
-    });
-    let ends = ends.collect::<anyhow::Result<Vec<i64>>>()?;
-    ends.into_iter().min().context("there is no certificate in it")
-}
-
-/// Returns the host and port of an endpoint, such as `https://HOST:PORT/`.
-pub(crate) fn address_of(endpoint: &str) -> &str {
-    let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
-    rest.split('/').next().unwrap_or(rest)
-}
-
 /// When the certificate that a member shows expires. Nothing is sent to the member.
 async fn shown_by(address: &str, identity: Option<(String, String)>) -> anyhow::Result<i64> {
-    let (host, port) = match address.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, port.parse().context("it has no port")?),
-        Some(_) | None => (address, 443),
-    };
-    let host = host.trim_matches(['[', ']']);
-    let name = ServerName::try_from(host.to_owned())?;
-    let connection = TcpStream::connect((host, port)).await?;
-    let connector = TlsConnector::from(Arc::new(seeing(identity)?));
-    let stream = connector.connect(name, connection).await?;
-    let (_, session) = stream.get_ref();
-    first_end(session.peer_certificates().context("it shows none")?)
-}
-
-/// Makes a TLS client that reads certificates, even expired ones.
-fn seeing(identity: Option<(String, String)>) -> anyhow::Result<ClientConfig> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
-    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)));
-    let mut config = match identity {
-        Some((certificate, key)) => {
-            let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
-            let chain = chain.map_err(|error| anyhow!("the certificate is not PEM: {error:?}"))?;
-            let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
-            builder.with_client_auth_cert(
-                chain,
-                key.map_err(|error| anyhow!("the key is not PEM: {error:?}"))?,
-            )?
-        }
-        None => builder.with_no_client_auth(),
-    };
-    // etcd serves gRPC, which is HTTP/2.
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(config)
-}
-
-/// Accepts every certificate, because only its expiry matters here, and nothing is sent to its holder. The link to the store uses
-/// a separate TLS client, which checks everything.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+    let stream = handshake(address, identity).await?;
+    first_end(stream.get_ref().1.peer_certificates().context("it shows none")?)
 }
 
 #[cfg(test)]
@@ -287,11 +183,5 @@ mod tests {
         assert!(warning(&after(-1), now).unwrap().contains("has expired"));
         assert_eq!(days_left(&after(-1), now), -1);
         assert!(warning(&certificate(i64::MIN), now).is_some());
-    }
-
-    #[test]
-    fn a_member_is_named_by_host_and_port() {
-        assert_eq!(address_of("https://a.example.net:2379"), "a.example.net:2379");
-        assert_eq!(address_of("https://[2001:db8::1]:2379/"), "[2001:db8::1]:2379");
     }
 }

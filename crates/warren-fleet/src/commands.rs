@@ -82,7 +82,13 @@ async fn connect_or_fill(
 }
 
 async fn read_meta(client: &mut Client, keys: &Keys) -> anyhow::Result<Option<Meta>> {
-    let answer = in_words(client.get(keys.name(&Key::Meta), None).await)?;
+    let read = in_words(client.get(keys.name(&Key::Meta), None).await);
+    let answer = read.with_context(|| {
+        format!(
+            "the agreement of the fleet {:?} cannot be read; check that the store's user is one of this fleet's exits or root",
+            keys.name_of_fleet()
+        )
+    })?;
     let Some(pair) = pairs_of(&answer).into_iter().next() else { return Ok(None) };
     Ok(Some(pair.parse("agreement").context("the store's `meta` is damaged; restore a backup")?))
 }

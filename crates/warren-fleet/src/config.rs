@@ -1,6 +1,7 @@
 //! `fleet.toml`: which fleet the exit belongs to, and how to reach its store.
 
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -10,6 +11,7 @@ use warren_fleet_link::{ExitId, MAX_ADDRESSES};
 
 use crate::keys::{Keys, is_fleet_name};
 use crate::store::StoreOptions;
+use crate::tls::{check_authority, check_pair};
 
 /// The name of the file in the configuration directory.
 const FILE: &str = "fleet.toml";
@@ -94,9 +96,9 @@ impl FleetConfig {
     /// # Errors
     /// If it cannot be read, or is wrong.
     pub(crate) fn find_at(path: &Path) -> anyhow::Result<Option<Self>> {
-        let text = match std::fs::read_to_string(path) {
-            Err(error) if is_absent(&error) => return Ok(None),
-            read => read.with_context(|| format!("{} cannot be read", path.display()))?,
+        let text = match read_text(path) {
+            Err(error) if error.downcast_ref().is_some_and(is_absent) => return Ok(None),
+            read => read?,
         };
         let config: Self = toml::from_str(&text).map_err(|error| {
             let line =
@@ -160,23 +162,53 @@ impl StoreConfig {
     /// Reads the files that the configuration names.
     ///
     /// # Errors
-    /// If one cannot be read.
+    /// If one cannot be read, or is not what it should be.
     pub(crate) fn options(&self) -> anyhow::Result<StoreOptions> {
-        let read = |path: &PathBuf| {
-            std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
-        };
-        let ca = self.ca.as_ref().map(read).transpose()?;
+        let name_of =
+            |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+        let (ca_name, certificate_name) = (name_of(&self.ca), name_of(&self.certificate));
+        let ca = self.ca.as_deref().map(read_text).transpose()?;
+        if let Some(pem) = &ca {
+            check_authority(&ca_name, pem)?;
+        }
         let identity = match (&self.certificate, &self.key) {
-            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            (Some(certificate), Some(key)) => Some(read_identity(certificate, key)?),
             _ => None,
         };
         let user = match (&self.user, &self.password_file) {
             // Editors end a file with a line break, which is not part of the password.
-            (Some(user), Some(file)) => Some((user.clone(), read(file)?.trim_end().to_owned())),
+            (Some(user), Some(file)) => Some((user.clone(), read_text(file)?.trim_end().to_owned())),
             _ => None,
         };
-        Ok(StoreOptions { endpoints: self.endpoints.clone(), ca, identity, user })
+        Ok(StoreOptions { endpoints: self.endpoints.clone(), ca, identity, user, ca_name, certificate_name })
     }
+}
+
+/// Reads a certificate and its private key.
+///
+/// # Errors
+/// If they cannot be read, or do not belong together.
+pub(crate) fn read_identity(certificate: &Path, key: &Path) -> anyhow::Result<(String, String)> {
+    let identity = (read_text(certificate)?, read_text(key)?);
+    let [certificate, key] = [certificate, key].map(|path| path.display().to_string());
+    check_pair((&certificate, &identity.0), (&key, &identity.1))?;
+    Ok(identity)
+}
+
+/// Reads a file that an operator has named, such as a certificate, a key or a roster.
+///
+/// # Errors
+/// If it cannot be read, is too large, or is not text.
+pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
+    /// No such file is larger than this.
+    const MOST: u64 = 1024 * 1024;
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MOST + 1).read_to_string(&mut text));
+    read.with_context(|| format!("{} cannot be read", path.display()))?;
+    if text.len() as u64 > MOST {
+        bail!("{} has more than {MOST} bytes, so it is the wrong file; name another one", path.display());
+    }
+    Ok(text)
 }
 
 /// Whether a file exists.

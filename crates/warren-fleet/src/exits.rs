@@ -38,6 +38,9 @@ impl Member {
 pub(crate) struct Heartbeat {
     pub(crate) load: Load,
     pub(crate) state: ExitState,
+    /// The serial of the fleet's newest roster that the exit has accepted. 0 if it has none.
+    #[serde(default)]
+    pub(crate) roster: u64,
     /// The revision up to which the exit has applied all changes.
     pub(crate) applied: i64,
     /// The exit's clock in milliseconds since 1970.
@@ -271,7 +274,7 @@ mod tests {
 
     fn heartbeat(clock: i64) -> Heartbeat {
         let (load, state) = (Load::default(), ExitState::Serving);
-        Heartbeat { load, state, applied: 0, clock, release: "1".to_owned() }
+        Heartbeat { load, state, roster: 0, applied: 0, clock, release: "1".to_owned() }
     }
 
     fn id(name: &str) -> ExitId {

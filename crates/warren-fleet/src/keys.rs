@@ -127,6 +127,11 @@ impl Keys {
         format!("{}mb/", self.prefix)
     }
 
+    /// The prefix of the heartbeats of all exits.
+    pub(crate) fn heartbeats(&self) -> String {
+        format!("{}ex/", self.prefix)
+    }
+
     /// The prefix of the keys of all exits that were removed.
     pub(crate) fn removed_exits(&self) -> String {
         format!("{}xr/", self.prefix)

@@ -61,6 +61,8 @@ struct Exit {
     release: String,
     load: Load,
     state: ExitState,
+    /// The serial of the fleet's newest roster that the exit has accepted. 0 if it has none.
+    roster: u64,
     /// The revision up to which the exit has applied all changes.
     applied: i64,
     /// The revision of the full copy that the exit got. `None` until it got one.
@@ -143,10 +145,12 @@ impl Link {
             ExitMessage::Request { id, rows } => self.request(id, rows, now),
             ExitMessage::Opened { key, nonce, claim } => self.sessions.open(key, (nonce, claim), now),
             ExitMessage::Closed { key, nonce } => self.sessions.close(key, nonce),
-            ExitMessage::Load { load, state } => {
+            ExitMessage::Load { load, state, roster } => {
                 if let Some(exit) = &mut self.exit {
                     exit.is_news |= exit.state != state;
                     (exit.load, exit.state) = (load, state);
+                    let own = roster.filter(|roster| roster.fleet == self.keys.name_of_fleet());
+                    exit.roster = own.map_or(0, |roster| roster.serial);
                 }
             }
             ExitMessage::Applied { revision } => self.applied(revision),
@@ -188,6 +192,7 @@ impl Link {
             release,
             load,
             state,
+            roster: 0,
             applied: 0,
             whole: None,
             told: 0,
@@ -571,8 +576,8 @@ impl Link {
         // is as recent as the copy.
         let is_level = exit.whole.is_some() && exit.applied >= exit.told;
         let applied = if is_level { self.copy.revision() } else { exit.applied };
-        let (load, state, release) = (exit.load, exit.state, exit.release.clone());
-        let heartbeat = Heartbeat { load, state, applied, clock: milliseconds(now), release };
+        let (load, state, roster, release) = (exit.load, exit.state, exit.roster, exit.release.clone());
+        let heartbeat = Heartbeat { load, state, roster, applied, clock: milliseconds(now), release };
         let name = self.keys.name(&Key::Heartbeat(self.me.clone()));
         let member = self.keys.name(&Key::Member(self.me.clone()));
         let mut transaction = Transaction::default();

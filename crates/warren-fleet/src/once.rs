@@ -18,9 +18,9 @@ impl Once {
         self.0.insert(line.to_owned())
     }
 
-    /// Forgets the logged lines: something has changed, so each line counts as new again.
-    pub(crate) fn forget(&mut self) {
-        self.0.clear();
+    /// Forgets the logged lines: something has changed, so each line counts as new again. Returns whether there was one.
+    pub(crate) fn forget(&mut self) -> bool {
+        !std::mem::take(&mut self.0).is_empty()
     }
 }
 
@@ -33,7 +33,7 @@ mod tests {
         let mut once = Once::default();
         let first: Vec<bool> = ["a", "a", "b", "a"].into_iter().map(|line| once.is_news(line)).collect();
         assert_eq!(first, [true, false, true, false]);
-        once.forget();
+        assert!(once.forget() && !once.forget());
         assert!(once.is_news("a"));
     }
 

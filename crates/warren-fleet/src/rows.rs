@@ -250,3 +250,16 @@ impl Unseen {
         self.changes.iter().filter(move |(revision, _)| *revision > basis).flat_map(|(_, before)| before)
     }
 }
+
+/// Names a row in a message.
+pub(crate) fn named(row: &RowChange) -> String {
+    match row {
+        RowChange::Client { client: Some(client), .. } => format!("the client {}", client.name),
+        RowChange::Client { key, client: None } => format!("the client {key}"),
+        RowChange::Invitation { invitation: Some(invitation), .. } => {
+            format!("the invitation {}", invitation.name)
+        }
+        RowChange::Invitation { invitation: None, .. } => "a withdrawn invitation".to_owned(),
+        RowChange::Removed { key, .. } => format!("the removed key {key}"),
+    }
+}

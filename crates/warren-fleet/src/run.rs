@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
-use warren_fleet_link::ExitMessage;
+use warren_fleet_link::{ExitMessage, FleetMessage};
 
 use crate::addresses;
 use crate::certificates;
@@ -66,6 +66,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     config.store.options()?;
     let mut state = StateDirectory::new(directories.state);
     state.create()?;
+    let _lock = state.lock_link()?;
     let process = random_name()?;
     // `warren fleet leave` may have run in the meantime. So the configuration is read again while nobody clears the directory.
     let config = state.claim(&process, || FleetConfig::read(directories.config))?;
@@ -112,7 +113,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
 struct Runner {
     config: FleetConfig,
     link: Link,
-    exit: Option<mpsc::Sender<warren_fleet_link::FleetMessage>>,
+    exit: Option<mpsc::Sender<FleetMessage>>,
     store: StoreConnection,
     lease: Arc<AtomicI64>,
     answered: Arc<LastAnswer>,
@@ -249,12 +250,18 @@ impl Runner {
             FromExit::Said(message) => {
                 let is_hello = matches!(message, ExitMessage::Hello { .. });
                 match self.link.exit_said(message, Instant::now()) {
-                    Ok(()) if is_hello => self.said.of_exit.forget(),
+                    Ok(()) if is_hello && self.said.of_exit.forget() => {
+                        tracing::info!("the exit is served now");
+                    }
                     Ok(()) => {}
                     Err(reason) => {
                         if self.said.of_exit.is_news(&reason) {
                             tracing::error!("{reason}");
                         }
+                        // The exit shows the reason in its status.
+                        self.exit.iter().for_each(|exit| {
+                            let _ = exit.try_send(FleetMessage::Refused { reason: reason.clone() });
+                        });
                         self.exit_gone();
                     }
                 }
@@ -312,7 +319,7 @@ impl Runner {
             }
             FromStore::Down { reason } => {
                 if self.store.has_lasted() {
-                    self.said.of_store.forget();
+                    let _ = self.said.of_store.forget();
                 }
                 if self.said.of_store.is_news(&reason) {
                     tracing::warn!("the connection to the store has failed: {reason}; trying again");

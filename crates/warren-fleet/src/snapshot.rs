@@ -145,6 +145,24 @@ impl StateDirectory {
         locked.with_context(|| format!("{} is locked by another process; try again", path.display()))
     }
 
+    /// Takes the lock of the exit's link. Of two links, each would take the exit's socket from the other.
+    ///
+    /// # Errors
+    /// If another link has it.
+    pub(crate) fn lock_link(&self) -> anyhow::Result<LockFile> {
+        /// A killed link keeps the lock until its last thread has ended.
+        const WAIT: Duration = Duration::from_secs(1);
+        // No lock file is left when the exit leaves its fleet. Only the directory's owner can open the directory.
+        let lock = LockFile::of_directory(&self.path, WAIT)
+            .with_context(|| format!("{} cannot be locked; check its file system", self.path.display()))?;
+        lock.with_context(|| {
+            format!(
+                "another `warren fleet run` serves this exit already (it has locked {}); stop that one first",
+                self.path.display()
+            )
+        })
+    }
+
     /// Reads the copy, with the newest position. `None` if there is no copy.
     ///
     /// # Errors

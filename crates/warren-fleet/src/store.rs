@@ -1,10 +1,12 @@
 //! The client of etcd: connections, full readings, transactions.
 
+mod faults;
 pub(crate) mod reopen;
 pub(crate) mod restored;
 pub(crate) mod session;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::iter::successors;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -43,6 +45,9 @@ pub(crate) struct StoreOptions {
     /// Certificate and private key, in PEM.
     pub(crate) identity: Option<(String, String)>,
     pub(crate) user: Option<(String, String)>,
+    /// What messages call `ca` and the certificate of `identity`: their files, as a rule.
+    pub(crate) ca_name: String,
+    pub(crate) certificate_name: String,
 }
 
 impl StoreOptions {
@@ -68,7 +73,7 @@ impl StoreOptions {
             options = options.with_user(user, password).with_auto_token_refresh(true);
         }
         let connected = timeout(ANSWER_TIMEOUT, Client::connect([endpoint], Some(options))).await;
-        Ok(connected.context("it does not answer")??)
+        in_words(connected.context("it does not answer")?)
     }
 
     /// Connects to any member that answers, for a command.
@@ -80,7 +85,10 @@ impl StoreOptions {
         for endpoint in &self.endpoints {
             match self.try_connect(endpoint).await {
                 Ok(client) => return Ok(client),
-                Err(error) => last = error.context(format!("{endpoint} cannot be used")),
+                Err(error) => {
+                    let error = self.explained(endpoint, error).await;
+                    last = error.context(format!("{endpoint} cannot be used"));
+                }
             }
         }
         Err(last.context("the store cannot be reached"))
@@ -109,17 +117,24 @@ pub(crate) fn in_words<T>(answer: Result<T, etcd_client::Error>) -> anyhow::Resu
 /// Returns the part of etcd's message that describes the error.
 fn sentence(error: &etcd_client::Error) -> String {
     use std::error::Error as _;
-    let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
-    let mut text = status.message().to_owned();
-    let mut source = status.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
+    let (first, source) = if let etcd_client::Error::GRpcStatus(status) = error {
+        (status.message().to_owned(), status.source())
+    } else if let etcd_client::Error::TransportError(error) = error {
+        (error.to_string(), error.source())
+    } else {
+        return error.to_string();
+    };
+    let mut parts = vec![first];
+    parts.extend(successors(source, |&cause| cause.source()).map(ToString::to_string));
+    let mut text = String::new();
+    for part in parts {
+        // "transport error" says nothing, and many causes repeat their own causes.
+        if part == "transport error" || text.contains(&part) {
+            continue;
         }
-        source = cause.source();
+        text = if text.is_empty() { part } else { format!("{text}: {part}") };
     }
-    text
+    if text.is_empty() { "the connection has failed".to_owned() } else { text }
 }
 
 /// Reads a fleet's agreement, and the state of the store.

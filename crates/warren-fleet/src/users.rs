@@ -139,6 +139,16 @@ pub(crate) async fn is_open(client: &mut Client, keys: &Keys, grant: &Grant) -> 
     Ok(!in_words(client.get(keys.ticket(&grant.ticket), None).await)?.kvs().is_empty())
 }
 
+/// Whether a user exists. Only a user who may remove users can see other users.
+///
+/// # Errors
+/// If the store refuses, or does not answer.
+pub(crate) async fn is_there(client: &Client, name: &str) -> anyhow::Result<bool> {
+    let mut auth = client.auth_client();
+    let found = timeout(ANSWER_TIMEOUT, auth.user_get(name)).await.context("the store does not answer")?;
+    Ok(unless(found, "user name not found")?.is_some())
+}
+
 /// Removes the user of a grant whose ticket has ended. Returns whether the ticket had ended.
 ///
 /// # Errors
@@ -146,11 +156,8 @@ pub(crate) async fn is_open(client: &mut Client, keys: &Keys, grant: &Grant) -> 
 pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> anyhow::Result<bool> {
     let name = user_name(keys.name_of_fleet(), &granted.exit);
     let mut auth = client.auth_client();
-    // The user is looked up before anything is written, because most links may not remove users. Only a user with that right can
-    // see other users.
-    let found =
-        timeout(ANSWER_TIMEOUT, auth.user_get(name.as_str())).await.context("the store does not answer")?;
-    unless(found, "user name not found")?;
+    // The user is looked up before anything is written, because most links may not remove users.
+    is_there(client, &name).await?;
     let key = keys.grant(&granted.exit);
     let compares = [
         Compare::mod_revision(key.as_str(), CompareOp::Equal, granted.modified),

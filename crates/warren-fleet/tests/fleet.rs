@@ -12,6 +12,8 @@
     reason = "helpers of tests"
 )]
 
+#[path = "fleet/at_once.rs"]
+mod at_once;
 #[path = "fleet/check.rs"]
 mod check;
 #[path = "fleet/commands.rs"]
@@ -28,6 +30,8 @@ mod killed;
 mod many;
 #[path = "fleet/recovers.rs"]
 mod recovers;
+#[path = "fleet/refused.rs"]
+mod refused;
 #[path = "fleet/store_log.rs"]
 mod store_log;
 mod support;

@@ -64,7 +64,7 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
         Command::List(arguments) => block_on(cli::list::run(directories, arguments.json)),
         Command::Logs(arguments) => block_on(cli::logs::run(directories, &arguments)),
         Command::Exits(arguments) => block_on(cli::exits::run(directories, &arguments)),
-        Command::Fleet(arguments) => cli::fleet::run(directories, &arguments.arguments),
+        Command::Fleet(arguments) => cli::fleet::run(directories, log, &arguments.arguments),
         Command::Set(arguments) => block_on(cli::set::run(directories, arguments)),
         Command::Reload(arguments) => {
             let profile = arguments.profile.map(|name| name.to_string_lossy().into_owned());

@@ -127,13 +127,16 @@ fn is_allowed(stream: &UnixStream, users: &[u32]) -> bool {
 async fn read(mut from: OwnedReadHalf, number: u64, events: &mpsc::Sender<(u64, LinkEvent)>) -> String {
     loop {
         match timeout(SILENCE, read_frame::<FleetMessage>(&mut from)).await {
+            Ok(Ok(Some(FleetMessage::Refused { reason }))) => return reason,
             Ok(Ok(Some(message))) => {
                 // The daemon may be busy. In that case `warren-fleet` waits in its own writes.
                 if events.send((number, LinkEvent::Message(Box::new(message)))).await.is_err() {
                     return "the exit ends".to_owned();
                 }
             }
-            Ok(Ok(None)) => return "warren-fleet has ended".to_owned(),
+            Ok(Ok(None)) => {
+                return "warren-fleet has ended, or has closed the connection; its log says why".to_owned();
+            }
             Ok(Err(error)) => return format!("warren-fleet: {error}"),
             Err(_) => return format!("warren-fleet has said nothing for {} s", SILENCE.as_secs()),
         }
@@ -149,4 +152,27 @@ async fn write(mut to: OwnedWriteHalf, mut unwritten: mpsc::Receiver<ExitMessage
         }
     }
     "the exit has closed the link".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_a_link_is_explained_as_warren_fleet_explains_it() {
+        for (message, why) in [
+            (Some("the exit has another name"), "the exit has another name"),
+            (None, "warren-fleet has ended, or has closed the connection"),
+        ] {
+            let (mut link, exit) = UnixStream::pair().unwrap();
+            if let Some(reason) = message {
+                let refused = FleetMessage::Refused { reason: reason.to_owned() };
+                write_frame(&mut link, &refused).await.unwrap();
+            }
+            drop(link);
+            let (events, _) = mpsc::channel(1);
+            let said = read(exit.into_split().0, 1, &events).await;
+            assert!(said.contains(why), "{said}");
+        }
+    }
 }

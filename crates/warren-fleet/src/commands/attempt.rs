@@ -169,7 +169,9 @@ impl Attempt {
     /// # Errors
     /// If a file cannot be read or removed. The attempt's own file is removed last, so the next command can continue.
     pub(super) fn undo(&self) -> anyhow::Result<()> {
-        let is_begun = Kept::read(&self.directory)?.is_some_and(|kept| kept.ticket == self.ticket);
+        // The same ticket does not make it the same attempt.
+        let is_begun = Kept::read(&self.directory)?
+            .is_some_and(|kept| kept.ticket == self.ticket && kept.host == self.host);
         if !is_begun {
             return Ok(());
         }
@@ -303,6 +305,20 @@ mod tests {
         // Nothing of this attempt exists yet.
         attempt.undo().unwrap();
         assert_eq!(std::fs::read_to_string(&own).unwrap(), "mine");
+    }
+
+    #[test]
+    fn what_another_attempt_with_the_same_ticket_has_written_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let slower = Attempt::of(directory.path(), &a_ticket()).unwrap();
+        let faster = Attempt::of(directory.path(), &a_ticket()).unwrap();
+        faster.begin(&Files::of(directory.path(), &a_ticket(), false).unwrap()).unwrap();
+        faster.finish().unwrap();
+        slower.undo().unwrap();
+        assert!(directory.path().join("fleet/store.password").exists());
+        // The control: an attempt undoes its own files.
+        faster.undo().unwrap();
+        assert!(!directory.path().join("fleet").exists());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `warren fleet init`: begins a fleet with the clients of this exit.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -9,21 +10,23 @@ use etcd_client::{Client, Compare, CompareOp, DeleteOptions, Txn, TxnOp};
 use ipnet::IpNet;
 use warren_config::{ClientsImport, client_address, counted, ipv4_pool, ipv6_pool, load_clients, load_exit};
 use warren_fleet_link::{ExitId, Pools};
-use warren_host::durable_file::remove_abandoned;
+use warren_host::durable_file::{remove, remove_abandoned};
 use warren_session::clients::ClientRegistry;
 
 use super::attempt::check_not_joining;
-use super::files::write_config;
+use super::files::{lock, write_config};
 use super::print;
 use crate::config::{FleetConfig, StoreConfig, is_there};
 use crate::exits::Member;
 use crate::keys::{Key, Keys, is_fleet_name};
-use crate::link::{pools_text, rows_of};
+use crate::link::{Pair, Transaction, pools_text, rows_of};
 use crate::meta::{FORMAT, Meta};
 use crate::planted::reached;
+use crate::rows::named;
 use crate::run::{Directories, random_name};
 use crate::snapshot::StateDirectory;
-use crate::store::{apply, end_of, in_words, read_all};
+use crate::store::{Transact, apply, end_of, in_words, read_all};
+use crate::transaction::Expected;
 
 /// `warren fleet init`.
 #[derive(Args, Clone, Debug)]
@@ -96,6 +99,7 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     }
     let exit = ExitId::try_from(arguments.exit.clone())?;
     let config = FleetConfig { fleet: arguments.fleet.clone(), exit, store: arguments.store.config()? };
+    let _lock = lock(&directories)?;
     let path = FleetConfig::path(directories.config);
     // An earlier `init` may have been killed after it wrote this file.
     let is_written = is_there(&path)?;
@@ -114,30 +118,24 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     }
     // If `fleet.toml` is here but the store has no fleet, the store has lost it. In that case `warren fleet recover` restores the
     // fleet, so no new one may begin.
-    let has_begun =
-        (!is_written && beginning.begin(&mut client).await?) || beginning.begin_again(&mut client).await?;
-    if !has_begun {
+    let begun = match if is_written { None } else { beginning.begin(&mut client).await? } {
+        Some(revision) => Some(revision),
+        None => beginning.begin_again(&mut client).await?,
+    };
+    let Some(revision) = begun else {
         FleetConfig::check_free(directories.config)?;
-        let what = match succeeds(&mut client, without_exits(&keys)).await? {
+        let what = match succeeds(&mut client, without_exits(&keys)).await?.is_some() {
             true => "it has no exit any more; delete it with its clients and begin a new one with --replace",
             false => "join it with a ticket from one of its exits (`warren fleet ticket NAME`)",
         };
         bail!("the store has a fleet {:?} already; {what}, or name another one with --fleet", config.fleet);
-    }
-    reached("fleet begun");
-    let begun = match upload(&mut client, &keys, &registry).await {
-        Ok(count) => {
-            reached("clients stored");
-            // An earlier fleet's copy may be left. `fleet.toml` is written last, so that no link begins to serve an incomplete fleet.
-            let cleared = StateDirectory::new(directories.state).clear();
-            cleared.and_then(|()| write_config(directories.config, &config)).map(|()| count)
-        }
-        Err(error) => Err(error),
     };
-    let count = begun.context("the fleet was begun, but is not complete; run this again")?;
-    reached("configuration written");
-    // If this fails, the leftover key does no harm: after the first heartbeat of any link, `init` no longer begins the fleet again.
-    let _ = client.delete(keys.beginning(), None).await;
+    reached("fleet begun");
+    let begun = complete(&directories, &config, &mut Begun { client, keys, revision }, &registry).await;
+    let count = begun.map_err(|error| match error.is::<BegunAgain>() {
+        true => error,
+        false => error.context("the fleet was begun, but is not complete; run this again"),
+    })?;
     print(&format!(
         "Fleet {:?} has begun with {}. {} is written.\nNext: put `[fleet]` with `name = \"{}\"` into exit.toml, \
          then run `systemctl enable --now warren-fleet` and `systemctl restart warren-exit`.\nFor each further exit: `warren fleet ticket NAME`.\n",
@@ -146,6 +144,27 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
         path.display(),
         config.exit,
     ))
+}
+
+/// Stores the clients and writes `fleet.toml`. Returns the number of clients.
+async fn complete(
+    directories: &Directories<'_>,
+    config: &FleetConfig,
+    begun: &mut Begun,
+    registry: &ClientRegistry,
+) -> anyhow::Result<usize> {
+    let count = begun.upload(registry).await?;
+    reached("clients stored");
+    // An earlier fleet's copy may be left. `fleet.toml` is written last, so that no link begins to serve an incomplete fleet.
+    StateDirectory::new(directories.state).clear()?;
+    write_config(directories.config, config)?;
+    reached("configuration written");
+    if !begun.is_ended().await {
+        let path = FleetConfig::path(directories.config);
+        remove(&path).with_context(|| format!("{} cannot be removed", path.display()))?;
+        return Err(BegunAgain.into());
+    }
+    Ok(count)
 }
 
 /// The pools and clients to begin with.
@@ -211,7 +230,7 @@ fn given_pools(given: &[IpNet]) -> anyhow::Result<Option<Pools>> {
 /// # Errors
 /// If it has one, or the store does not answer.
 async fn delete_abandoned(client: &mut Client, keys: &Keys) -> anyhow::Result<()> {
-    if !succeeds(client, without_exits(keys).and_then(deletion(keys))).await? {
+    if succeeds(client, without_exits(keys).and_then(deletion(keys))).await?.is_none() {
         bail!(
             "the fleet {:?} still has an exit, so it is not replaced; its exits can leave it with `warren fleet leave`",
             keys.name_of_fleet()
@@ -254,16 +273,16 @@ impl<'a> Beginning<'a> {
         Ok(Self { keys, exit: &config.exit, operations })
     }
 
-    /// Begins the fleet. Returns `false` if the store already has the fleet.
-    async fn begin(&self, client: &mut Client) -> anyhow::Result<bool> {
+    /// Begins the fleet. Returns the store's revision, or `None` if the store already has the fleet.
+    async fn begin(&self, client: &mut Client) -> anyhow::Result<Option<i64>> {
         let absent = Compare::version(self.keys.name(&Key::Meta), CompareOp::Equal, 0);
         succeeds(client, Txn::new().when([absent]).and_then(self.operations.clone())).await
     }
 
-    /// Begins the fleet again. Returns `false` unless an earlier `init` of this exit has begun it and no link has used it since.
+    /// Begins the fleet again. Returns `None` unless an earlier `init` of this exit has begun it and no link has used it since.
     /// Deletes the clients, invitations and removed keys in the store first, because those of this exit may have changed since
     /// then.
-    async fn begin_again(&self, client: &mut Client) -> anyhow::Result<bool> {
+    async fn begin_again(&self, client: &mut Client) -> anyhow::Result<Option<i64>> {
         let is_incomplete = [
             Compare::value(self.keys.beginning(), CompareOp::Equal, self.exit.as_str()),
             // Each link writes its position with its first heartbeat.
@@ -276,28 +295,75 @@ impl<'a> Beginning<'a> {
     }
 }
 
-/// Runs a transaction. Returns whether the transaction's condition held, that is, whether the store has carried out the
-/// transaction.
-async fn succeeds(client: &mut Client, transaction: Txn) -> anyhow::Result<bool> {
+/// Runs a transaction. Returns the store's revision afterwards, or `None` if the transaction's condition did not hold.
+async fn succeeds(client: &mut Client, transaction: Txn) -> anyhow::Result<Option<i64>> {
     let answer = in_words(client.txn(transaction).await).context(
         "cannot write to the store; check that it answers, and that its user has rights to the fleet's keys",
     )?;
-    Ok(answer.succeeded())
+    let revision = answer.header().context("etcd's answer has no header")?.revision();
+    Ok(answer.succeeded().then_some(revision))
 }
 
-/// Stores all clients, invitations and removed keys. Returns the number of clients.
-async fn upload(client: &mut Client, keys: &Keys, registry: &ClientRegistry) -> anyhow::Result<usize> {
-    let (_, pairs) = read_all(client, keys).await?;
-    let mut rows = rows_of(keys, &pairs);
-    let groups = registry.rows().map(|row| vec![row]).collect();
-    let refused = apply(client, keys, &mut rows, groups).await?;
-    if let Some(first) = refused.first() {
-        bail!(
-            "{} are not stored, because other rows conflict with them; the first is {first:?}",
-            counted(refused.len(), "row")
-        );
+/// A fleet that this command has begun. Another host's `init` for an exit of the same name begins it again: from then on, this
+/// command changes nothing more in the store.
+struct Begun {
+    client: Client,
+    keys: Keys,
+    /// The revision at which this command has begun the fleet.
+    revision: i64,
+}
+
+impl Begun {
+    /// Stores all clients, invitations and removed keys. Returns the number of clients.
+    async fn upload(&mut self, registry: &ClientRegistry) -> anyhow::Result<usize> {
+        let keys = self.keys.clone();
+        let (_, pairs) = read_all(&self.client, &keys).await?;
+        let mut rows = rows_of(&keys, &pairs);
+        let groups = registry.rows().map(|row| vec![row]).collect();
+        let refused = apply(self, &keys, &mut rows, groups).await?;
+        if let Some(first) = refused.first() {
+            // If the fleet was begun again, that is why nothing is stored.
+            self.transact(&Transaction::default()).await?.ok_or(BegunAgain)?;
+            bail!(
+                "{} are not stored, because other rows conflict with them; the first is {}",
+                counted(refused.len(), "row"),
+                first.first().map(named).unwrap_or_default()
+            );
+        }
+        Ok(registry.len())
     }
-    Ok(registry.len())
+
+    /// Ends the beginning: from now on, no `init` begins this fleet again. Returns `false` if another one has begun it again.
+    async fn is_ended(&mut self) -> bool {
+        let then = BTreeMap::from([(self.keys.beginning(), None)]);
+        let ended = self.transact(&Transaction { then, ..Transaction::default() }).await;
+        // If the answer is lost, a leftover key does no harm: after the first heartbeat of any link, no `init` begins it again.
+        ended.map_or(true, |revision| revision.is_some())
+    }
+}
+
+/// Another `init` has won.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "another host has just begun this fleet with an exit of the same name, so this host is not in it; name this exit otherwise, and join \
+     the fleet with a ticket from that host (`warren fleet ticket NAME`)"
+)]
+struct BegunAgain;
+
+impl Transact for Begun {
+    async fn all(&mut self, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)> {
+        self.client.all(keys).await
+    }
+
+    async fn some(&mut self, key: &str, prefix: &str) -> anyhow::Result<Vec<Pair>> {
+        self.client.some(key, prefix).await
+    }
+
+    async fn transact(&mut self, transaction: &Transaction) -> anyhow::Result<Option<i64>> {
+        let mut transaction = transaction.clone();
+        transaction.expected.insert(self.keys.name(&Key::Meta), Expected::Modified(self.revision));
+        self.client.transact(&transaction).await
+    }
 }
 
 /// Returns the path of the exit's configuration.

@@ -8,8 +8,9 @@ use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_fleet_link::ExitId;
 
+use super::roster::{self, InRoster};
 use super::ticket::AdminArguments;
-use super::{Connected, connect, print, roster};
+use super::{Connected, connect, print};
 use crate::exits::{Member, Removal, milliseconds};
 use crate::keys::Key;
 use crate::membership::{confirm_removal, leaving};
@@ -69,12 +70,15 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
 /// Removes an exit from the fleet, or the tickets of an exit that has not joined. In both cases, also removes the exit's etcd
 /// user. Before that, a live exit has a moment to learn of its removal, so that it stops serving.
 ///
-/// # Errors If the fleet has no such exit, the exit is alive and `--force` is missing, or its user cannot be removed.
+/// # Errors If the fleet has no such exit, the exit is alive and `--force` is missing, or its user may not be removed. Then nothing
+/// is changed.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
-    // The fleet key is read first. If that fails, the exit must not be half removed.
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
+    // Taking the exit out is final, so everything that can be checked is checked before.
+    let in_roster = roster::sign_without(&mut fleet, directories.state, &exit, fleet_key.as_ref()).await?;
+    check_right(&mut fleet, &exit, &arguments.admin).await?;
     // The tickets are voided first, so that no host joins in between. A member has no tickets.
     let had_tickets = users::void_tickets(&mut fleet.client, &fleet.keys, &exit).await?;
     let heartbeat = fleet.keys.name(&Key::Heartbeat(exit.clone()));
@@ -88,14 +92,17 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         || has_stopped
         || had_tickets
         || users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some();
-    let roster = match &fleet_key {
-        Some(key) => roster::expel(&mut fleet, directories.state, &exit, key).await?,
-        None if roster::has(&mut fleet, directories.state, &exit).await? => {
-            format!(
-                "Clients still find it in the roster: run `warren fleet remove {exit} --fleet-key FILE`.\n"
-            )
+    let roster = match in_roster {
+        InRoster::Without(signed) => {
+            let (stored, signed) = *signed;
+            let again = || format!("{exit} is out of the fleet, but still in the roster; run this again");
+            roster::store(&mut fleet, &stored, &signed).await.with_context(again)?;
+            format!("{exit} is no longer in the roster. {}", roster::summary(&signed))
         }
-        None => String::new(),
+        InRoster::Yes => format!(
+            "Clients still find it in the roster: run `warren fleet remove {exit} --fleet-key FILE`.\n"
+        ),
+        InRoster::No => String::new(),
     };
     let had_user = match remove_user(&fleet, &exit, &arguments.admin).await {
         Err(_) if !is_known => false,
@@ -118,6 +125,27 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         (false, false) => String::new(),
     };
     print(&format!("{what}{roster}"))
+}
+
+/// Checks that the command may remove the exit's etcd user.
+///
+/// # Errors
+/// If it may not, and the fleet knows the exit.
+async fn check_right(fleet: &mut Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<()> {
+    let name = user_name(&fleet.config.fleet, exit);
+    let looked = users::is_there(&admin.connect(fleet).await?, &name).await;
+    let member = in_words(fleet.client.get(fleet.keys.name(&Key::Member(exit.clone())), None).await)?;
+    let is_known =
+        !member.kvs().is_empty() || users::granted(&mut fleet.client, &fleet.keys, exit).await?.is_some();
+    match looked {
+        Err(error) if is_known => Err(error).with_context(|| {
+            format!(
+                "nothing was changed, because the etcd user {name} could not be removed; run this at an exit whose own etcd user may \
+                 remove users, such as the first one, or give --admin and --admin-password-file"
+            )
+        }),
+        Err(_) | Ok(_) => Ok(()),
+    }
 }
 
 /// Takes an exit out of the fleet. Returns whether it was a member.

@@ -2,18 +2,38 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
-use warren_config::storage::make_directory;
+use warren_config::storage::{LockFile, make_directory};
 use warren_host::durable_file::{Owner, Unfinished, replace};
 
 use crate::config::{FleetConfig, StoreConfig};
+use crate::run::Directories;
 
 /// The file beside the credentials that says with which ticket this host joins.
 pub(crate) const ATTEMPT: &str = "join.json";
 
 /// The group of `warren-fleet run` when it runs as a systemd unit.
 const GROUP: &str = "warren-fleet";
+
+/// Takes the lock for changing the files of this exit's fleet. It is held until the command ends.
+///
+/// # Errors
+/// If another command has it.
+pub(crate) fn lock(directories: &Directories<'_>) -> anyhow::Result<LockFile> {
+    let path = directories.runtime.join("fleet.lock");
+    let lock = make_directory(directories.runtime).and_then(|_| LockFile::acquire(&path, Duration::ZERO));
+    let lock = lock.with_context(|| {
+        format!("{} cannot be locked; run this as root, or choose another --runtime-dir", path.display())
+    })?;
+    lock.with_context(|| {
+        format!(
+            "another command is changing this exit's fleet (it has locked {}); wait until it has ended, then run this again",
+            path.display()
+        )
+    })
+}
 
 /// Replaces a file. The group may read it.
 ///

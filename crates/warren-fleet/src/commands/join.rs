@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use warren_fleet_link::{ExitId, Pools};
 
 use super::attempt::{Attempt, Files};
+use super::files::lock;
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
 use crate::config::{FleetConfig, is_absent};
@@ -59,6 +60,7 @@ const TRIES: usize = 3;
 /// If the ticket is used or damaged, or the store cannot be reached.
 pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments) -> anyhow::Result<()> {
     let ticket = Ticket::parse(&text_of(&arguments.ticket)?)?;
+    let _lock = lock(&directories)?;
     let attempt = Attempt::of(directories.config, &ticket)?;
     let is_named = attempt.is_named(&ticket)?;
     if !attempt.is_again {
@@ -113,7 +115,9 @@ async fn take_place(
         )
     };
     let Ticket { endpoints, ca, identity, user, .. } = ticket.clone();
-    let options = StoreOptions { endpoints, ca, identity, user };
+    let (ca_name, certificate_name) =
+        ("the CA in the ticket".to_owned(), "the ticket's certificate".to_owned());
+    let options = StoreOptions { endpoints, ca, identity, user, ca_name, certificate_name };
     let (client, meta) = match look(&options, ticket).await {
         Ok(looked) => looked,
         Err(Looked::Void(error)) => return Err(refused(error)),

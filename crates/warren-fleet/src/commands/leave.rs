@@ -23,7 +23,7 @@ use warren_session::clients::{ClientRegistry, RowChange, RowId};
 
 use super::attempt::host_of_join;
 use super::begin::exit_toml;
-use super::files::{forget_credentials, write};
+use super::files::{forget_credentials, lock, write};
 use super::{Connected, connect, print, roster};
 use crate::config::{FleetConfig, is_absent, is_there};
 use crate::link::{Pair, rows_of};
@@ -95,6 +95,7 @@ fn digest_of(content: &[u8]) -> String {
 /// # Errors
 /// If no copy of the clients can be read, or the file cannot be written.
 pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArguments) -> anyhow::Result<()> {
+    let _lock = lock(&directories)?;
     let path = FleetConfig::path(directories.config);
     let earlier = Kept::read(directories.config)?;
     if !is_there(&path)?
@@ -266,14 +267,13 @@ fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
         ),
     };
     print(&format!(
-        "{} has left fleet {:?}.{} {} {} in {}.\n{left_out}{secrets}Next: take `[fleet]` out of {}, stop warren-fleet.service, run \
+        "{} has left fleet {:?}.{} {} has {}.\n{left_out}{secrets}Next: take `[fleet]` out of {}, stop warren-fleet.service, run \
          `systemctl restart warren-exit`, then `warren exit client import {}`.\n",
         config.exit,
         config.fleet,
         kept.note.as_deref().unwrap_or_default(),
-        counted(kept.count, "client"),
-        if kept.count == 1 { "is" } else { "are" },
         kept.clients.display(),
+        counted(kept.count, "client"),
         exit_toml(directories.config).display(),
         kept.clients.display(),
     ))?;

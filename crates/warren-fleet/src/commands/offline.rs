@@ -13,8 +13,11 @@ use warren_session::roster::{
     FollowedFleet, RosterChange, RosterEndpoint, RosterExit, RosterNews, SignedRoster, begin, change,
 };
 
-use super::roster::{Listing, read, read_key, read_or_make_key, store, summary};
+use super::roster::{
+    Listing, check_reported, listed, newest_of_exits, read, read_key, read_or_make_key, store, summary,
+};
 use super::{connect, print};
+use crate::config::read_text;
 use crate::run::Directories;
 
 /// `warren fleet sign`.
@@ -86,8 +89,8 @@ pub(crate) fn sign(arguments: &SignArguments) -> anyhow::Result<()> {
     replace(path, Unfinished::Random, signed.to_line().as_bytes(), 0o644, Some(Owner::own()))
         .with_context(|| format!("{} cannot be written", path.display()))?;
     print(&format!(
-        "{note}{}Next: copy {} to an exit, and run `warren fleet publish {}` there.\n",
-        summary(&signed),
+        "{note}{}.\nNext: copy {} to an exit, and run `warren fleet publish {}` there.\n",
+        listed(&signed),
         path.display(),
         path.file_name().unwrap_or(path.as_os_str()).display()
     ))
@@ -106,7 +109,7 @@ fn admitted(arguments: &SignArguments, old: Option<&SignedRoster>) -> anyhow::Re
 }
 
 fn load(path: &Path) -> anyhow::Result<SignedRoster> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let text = read_text(path)?;
     SignedRoster::from_text(text.trim()).with_context(|| format!("{} has no signed roster", path.display()))
 }
 
@@ -119,6 +122,7 @@ pub(crate) async fn publish(
 ) -> anyhow::Result<()> {
     let signed = load(&arguments.file)?;
     let mut fleet = connect(directories.config).await?;
+    check_reported(newest_of_exits(&mut fleet).await?, signed.content().serial)?;
     let stored = read(&mut fleet, directories.state).await?;
     match &stored.roster {
         Some(known) => {

@@ -8,6 +8,7 @@ use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_config::counted;
 use warren_fleet_link::ExitId;
+use warren_host::read_plain;
 use warren_session::clients::RowChange;
 
 use super::{Connected, connect_or_fill, print, roster};
@@ -24,6 +25,9 @@ use crate::snapshot::{Owner, Snapshot, StateDirectory, decode};
 use crate::store::restored::{Brought, bring_back, bring_back_roster, exits_in_store, remove_exits};
 use crate::store::{find, in_words, read_all};
 use crate::users;
+
+/// No backup is larger than this: it has the store's values in base64.
+const MOST_BYTES: u64 = 2 << 30;
 
 /// Maximum number of names in a line of the report.
 const MOST_NAMES: usize = 20;
@@ -112,7 +116,8 @@ pub(crate) async fn recover(
 fn chosen(owner: &Owner, own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Result<Snapshot> {
     let copy = match &arguments.from {
         Some(path) => {
-            let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+            let bytes = read_plain(path, MOST_BYTES)
+                .with_context(|| format!("{} cannot be read", path.display()))?;
             decode(&bytes).with_context(|| format!("{} is not a backup", path.display()))?
         }
         None => own.cloned().context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,

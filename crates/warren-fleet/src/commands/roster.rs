@@ -1,22 +1,24 @@
 //! `warren fleet admit`, `warren fleet rotate-key`, and the roster's part of `warren fleet remove`. All of them need the fleet key.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
 use warren_config::storage::create_new;
 use warren_fleet_link::ExitId;
-use warren_host::directory_of;
 use warren_host::durable_file::remove_abandoned;
+use warren_host::{directory_of, read_plain};
 use warren_session::PublicKey;
 use warren_session::roster::{
     ExitState, FleetKey, RosterChange, RosterEndpoint, RosterExit, SignedRoster, begin, change, rotate,
 };
 
 use super::{Connected, connect, print};
-use crate::exits::Member;
+use crate::config::read_text;
+use crate::exits::{Heartbeat, Member};
 use crate::keys::Key;
 use crate::planted::reached;
 use crate::run::Directories;
@@ -107,7 +109,7 @@ pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArgumen
     let key = member.key.with_context(|| {
         format!("the exit {id} has not been linked yet, so its key is not known; start warren-fleet there")
     })?;
-    let stored = read(&mut fleet, directories.state).await?;
+    let stored = read_newest(&mut fleet, directories.state).await?;
     let before = stored.roster.as_ref().and_then(|roster| roster.content().exit(id.as_str()));
     let known = before.map(|exit| exit.public_keys.as_slice()).unwrap_or_default();
     check_keys(&id, key, known, &arguments.public_key)?;
@@ -117,10 +119,13 @@ pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArgumen
     let now = SystemTime::now();
     let (signed, note) = match &stored.roster {
         Some(old) => {
-            (change(old, RosterChange::Admit(exit), &read_key(&arguments.fleet_key)?, now)?, String::new())
+            let key = read_key(&arguments.fleet_key)?;
+            check_no_exits(&mut fleet, &key, &arguments.fleet_key).await?;
+            (change(old, RosterChange::Admit(exit), &key, now)?, String::new())
         }
         None => {
             let (key, note) = read_or_make_key(&arguments.fleet_key)?;
+            check_no_exits(&mut fleet, &key, &arguments.fleet_key).await?;
             (begin(fleet.config.fleet.parse()?, vec![exit], &key, now)?, note)
         }
     };
@@ -162,30 +167,33 @@ fn check_keys(
     Ok(())
 }
 
-/// Signs a roster without the exit, if it is in the roster.
+/// What the roster says about an exit that is being removed.
+pub(super) enum InRoster {
+    No,
+    /// The exit is in the roster, and there is no fleet key to sign another one.
+    Yes,
+    /// The next roster, without the exit.
+    Without(Box<(Stored, SignedRoster)>),
+}
+
+/// Signs a roster without the exit, if it is in the roster and there is a fleet key. Stores nothing.
 ///
 /// # Errors
-/// If the roster cannot be signed or stored.
-pub(super) async fn expel(
+/// If the roster cannot be read or signed.
+pub(super) async fn sign_without(
     fleet: &mut Connected,
     state: &Path,
     exit: &ExitId,
-    key: &FleetKey,
-) -> anyhow::Result<String> {
-    let stored = read(fleet, state).await?;
+    key: Option<&FleetKey>,
+) -> anyhow::Result<InRoster> {
+    let stored = if key.is_some() { read_newest(fleet, state).await? } else { read(fleet, state).await? };
     let Some(old) = stored.roster.as_ref().filter(|old| old.content().exit(exit.as_str()).is_some()) else {
-        return Ok(String::new());
+        return Ok(InRoster::No);
     };
+    let Some(key) = key else { return Ok(InRoster::Yes) };
     let removal = RosterChange::Remove { name: exit.to_string() };
     let signed = change(old, removal, key, SystemTime::now())?;
-    store(fleet, &stored, &signed).await?;
-    Ok(format!("{exit} is no longer in the roster. {}", summary(&signed)))
-}
-
-/// Whether the newest roster contains an exit.
-pub(super) async fn has(fleet: &mut Connected, state: &Path, exit: &ExitId) -> anyhow::Result<bool> {
-    let stored = read(fleet, state).await?;
-    Ok(stored.roster.is_some_and(|roster| roster.content().exit(exit.as_str()).is_some()))
+    Ok(InRoster::Without(Box::new((stored, signed))))
 }
 
 /// Hands the fleet over to a new fleet key.
@@ -197,7 +205,7 @@ pub(crate) async fn rotate_key(
     arguments: &RotateKeyArguments,
 ) -> anyhow::Result<()> {
     let mut fleet = connect(directories.config).await?;
-    let stored = read(&mut fleet, directories.state).await?;
+    let stored = read_newest(&mut fleet, directories.state).await?;
     let old =
         stored.roster.as_ref().context("there is no roster yet; `warren fleet admit` signs the first one")?;
     let signer = old.content().signer;
@@ -221,6 +229,7 @@ pub(crate) async fn rotate_key(
         Some(made) => made,
         None => make_key(&arguments.new_key)?,
     };
+    check_no_exits(&mut fleet, &new_key, &arguments.new_key).await?;
     reached("key made");
     let signed = rotate(old, &old_key, &new_key, SystemTime::now())?;
     store(&mut fleet, &stored, &signed).await.with_context(|| {
@@ -231,9 +240,18 @@ pub(crate) async fn rotate_key(
 }
 
 pub(super) fn summary(signed: &SignedRoster) -> String {
+    format!("{}; clients learn it from the exits.\n", listed(signed))
+}
+
+/// Says which exits a roster has.
+pub(super) fn listed(signed: &SignedRoster) -> String {
     let roster = signed.content();
     let names: Vec<&str> = roster.exits.iter().map(|exit| exit.name.as_str()).collect();
-    format!("Roster {} has {}; clients learn it from the exits.\n", roster.serial, names.join(", "))
+    format!(
+        "Roster {} has {}",
+        roster.serial,
+        if names.is_empty() { "no exit".to_owned() } else { names.join(", ") }
+    )
 }
 
 /// Reads the newest roster: the store's, or that of this host's exit. A restored store may have an older roster than clients and
@@ -242,9 +260,14 @@ pub(super) async fn read(fleet: &mut Connected, state: &Path) -> anyhow::Result<
     let answer = in_words(fleet.client.get(fleet.keys.name(&Key::Roster), None).await)?;
     let pair = pairs_of(&answer).into_iter().next();
     let modified = pair.as_ref().map_or(0, |pair| pair.modified);
-    let decoded = pair.map(|pair| SignedRoster::decode(&pair.value.unwrap_or_default()));
-    let in_store = decoded.transpose().context("the roster in the store is damaged")?;
     let own: Vec<_> = of_exit(state).into_iter().collect();
+    let in_store = match pair.map(|pair| SignedRoster::decode(&pair.value.unwrap_or_default())) {
+        // The exit's own roster replaces it.
+        Some(Err(_)) if newer_roster(&fleet.keys, None, &own).is_some() => None,
+        decoded => decoded.transpose().with_context(|| {
+            format!("the roster in the store is damaged; run `{PUT_BACK}` at an exit, which puts that exit's roster in its place")
+        })?,
+    };
     // Clients may already have this exit's roster, so the next roster must have a higher serial than this exit's.
     let newer = newer_roster(&fleet.keys, in_store.clone(), &own);
     let is_stored = newer.is_none();
@@ -261,6 +284,52 @@ pub(super) async fn read(fleet: &mut Connected, state: &Path) -> anyhow::Result<
     Ok(Stored { roster: newer.or(in_store), modified, is_stored })
 }
 
+/// The command that puts an exit's roster into the store.
+const PUT_BACK: &str = "warren fleet publish /var/lib/warren/exit/roster";
+
+/// As [`read`], for a command that signs the next roster.
+///
+/// # Errors
+/// As [`read`], and if an exit has a newer roster.
+async fn read_newest(fleet: &mut Connected, state: &Path) -> anyhow::Result<Stored> {
+    let reported = newest_of_exits(fleet).await?;
+    let stored = read(fleet, state).await?;
+    let serial = stored.roster.as_ref().map_or(0, |roster| roster.content().serial);
+    check_reported(reported, serial)?;
+    Ok(stored)
+}
+
+/// The exit whose roster has the highest serial, as the heartbeats of the exits say, with the serial.
+///
+/// # Errors
+/// If the store does not answer.
+pub(super) async fn newest_of_exits(fleet: &mut Connected) -> anyhow::Result<Option<(String, u64)>> {
+    let (prefix, all) = (fleet.keys.heartbeats(), GetOptions::new().with_prefix());
+    let answer = in_words(fleet.client.get(prefix, Some(all)).await)?;
+    let reported = pairs_of(&answer).into_iter().filter_map(|pair| {
+        let Some(Key::Heartbeat(exit)) = fleet.keys.parse(&pair.key) else { return None };
+        Some((exit.to_string(), pair.parse::<Heartbeat>("heartbeat")?.roster))
+    });
+    Ok(reported.max_by_key(|(_, serial)| *serial))
+}
+
+/// Checks that no exit has a newer roster. Exits and clients would refuse every roster with a serial that is not higher.
+///
+/// # Errors
+/// If one has.
+pub(super) fn check_reported(reported: Option<(String, u64)>, serial: u64) -> anyhow::Result<()> {
+    match reported {
+        Some((exit, newer)) if newer > serial => bail!(
+            "the exit {exit} has roster {newer}, which the store has lost, so exits and clients would refuse this one; nothing was stored. \
+             First run `{PUT_BACK}` at {exit}. If its roster belongs to an earlier fleet, delete that file there and restart the exit instead"
+        ),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// No roster's file is larger than this.
+const MOST_BYTES: u64 = 1024 * 1024;
+
 /// The file with the roster of this host's exit.
 pub(super) fn file_of_exit(state: &Path) -> PathBuf {
     state.join("exit").join("roster")
@@ -268,8 +337,8 @@ pub(super) fn file_of_exit(state: &Path) -> PathBuf {
 
 /// The roster that this host's exit has, if there is one.
 pub(super) fn of_exit(state: &Path) -> Option<Vec<u8>> {
-    let text = std::fs::read_to_string(file_of_exit(state)).ok()?;
-    Some(SignedRoster::from_text(text.trim()).ok()?.as_bytes().to_vec())
+    let bytes = read_plain(&file_of_exit(state), MOST_BYTES).ok()?;
+    Some(SignedRoster::from_text(std::str::from_utf8(&bytes).ok()?.trim()).ok()?.as_bytes().to_vec())
 }
 
 pub(super) async fn store(
@@ -288,8 +357,16 @@ pub(super) async fn store(
     Ok(())
 }
 
+/// Reads a fleet key.
+///
+/// # Errors
+/// If there is none, or others may use the file.
 pub(super) fn read_key(path: &Path) -> anyhow::Result<FleetKey> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let text = read_text(path)?;
+    let mode = std::fs::metadata(path)?.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        bail!("{0} may be used by other users (mode {mode:04o}); run `chmod 600 {0}`", path.display());
+    }
     FleetKey::from_file_text(&text).with_context(|| format!("{} has no fleet key", path.display()))
 }
 
@@ -301,6 +378,23 @@ pub(super) fn read_or_make_key(path: &Path) -> anyhow::Result<(FleetKey, String)
     let note =
         format!("Made the fleet key {}. Keep it away from every exit, and keep a copy.\n", path.display());
     Ok((make_key(path)?, note))
+}
+
+/// Checks that a fleet key is not the key of an exit. Exits' keys are in files of the same form.
+///
+/// # Errors
+/// If it is, or the store does not answer.
+async fn check_no_exits(fleet: &mut Connected, key: &FleetKey, path: &Path) -> anyhow::Result<()> {
+    let (prefix, all) = (fleet.keys.members(), GetOptions::new().with_prefix());
+    let answer = in_words(fleet.client.get(prefix, Some(all)).await)?;
+    for pair in pairs_of(&answer) {
+        let Some(Key::Member(exit)) = fleet.keys.parse(&pair.key) else { continue };
+        let member: Option<Member> = pair.parse("exit");
+        if member.and_then(|member| member.key).is_some_and(|it| it.0 == *key.public().as_bytes()) {
+            bail!("{} has the key of the exit {exit}, not a fleet key; name another file", path.display());
+        }
+    }
+    Ok(())
 }
 
 /// The key that an earlier attempt has made.

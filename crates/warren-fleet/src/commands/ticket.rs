@@ -16,7 +16,7 @@ use warren_fleet_link::ExitId;
 
 use super::{Connected, connect, print};
 use crate::certificates::common_name;
-use crate::config::StoreConfig;
+use crate::config::{StoreConfig, read_identity, read_text};
 use crate::keys::{Key, Keys, is_fleet_name};
 use crate::run::{Directories, random_name};
 use crate::store::{StoreOptions, has_found, in_words};
@@ -60,9 +60,7 @@ impl AdminArguments {
     fn options(&self, fleet: &Connected) -> anyhow::Result<StoreOptions> {
         let mut options = fleet.config.store.options()?;
         if let (Some(admin), Some(file)) = (&self.admin, &self.admin_password_file) {
-            let password = std::fs::read_to_string(file)
-                .with_context(|| format!("{} cannot be read", file.display()))?;
-            options.user = Some((admin.clone(), password.trim_end().to_owned()));
+            options.user = Some((admin.clone(), read_text(file)?.trim_end().to_owned()));
         }
         Ok(options)
     }
@@ -147,6 +145,11 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
     let own = fleet.config.store.options()?;
     let user = user_name(&fleet.config.fleet, &exit);
     let identity = identity_for(arguments, &own, &user)?;
+    if let (Some(_), Some(certificate)) = (&identity, &arguments.certificate) {
+        let certificate_name = certificate.display().to_string();
+        let new = StoreOptions { identity: identity.clone(), user: None, certificate_name, ..own.clone() };
+        new.connect_any().await.context("the ticket would not work, so none was made")?;
+    }
     let mut admin = arguments.admin.connect(&fleet).await?;
     let mut ticket = Ticket {
         expires: seconds(SystemTime::now()) + arguments.expires.as_secs(),
@@ -240,9 +243,6 @@ fn identity_for(
     own: &StoreOptions,
     user: &str,
 ) -> anyhow::Result<Option<(String, String)>> {
-    let read = |path: &PathBuf| {
-        std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
-    };
     let (Some(certificate), Some(key)) = (&arguments.certificate, &arguments.key) else {
         if own.identity.is_some() {
             bail!(
@@ -253,7 +253,7 @@ fn identity_for(
         return Ok(None);
     };
     let path = certificate.display();
-    let (certificate, key) = (read(certificate)?, read(key)?);
+    let (certificate, key) = read_identity(certificate, key)?;
     let name = common_name(&certificate).with_context(|| format!("{path} has no certificate"))?;
     if name != user {
         bail!(
@@ -311,7 +311,7 @@ pub(super) mod tests {
             fleet: "home".to_owned(),
             exit: ExitId::try_from("ams2".to_owned()).unwrap(),
             endpoints: vec!["https://a:2379".to_owned()],
-            ca: Some("PEM".to_owned()),
+            ca: Some(include_str!("../certificates/test.pem").to_owned()),
             identity: None,
             user: Some(("warren-home-ams2".to_owned(), "secret".to_owned())),
             secret: "x".to_owned(),

@@ -146,6 +146,7 @@ impl Exit {
             | FleetMessage::StoreAddresses { .. }
             | FleetMessage::Certificates { .. }
             | FleetMessage::Roster { .. }
+            | FleetMessage::Refused { .. }
             | FleetMessage::Drain { .. } => {}
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::bail;
 use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
+use warren_config::counted;
 use warren_fleet_link::ExitId;
 use warren_session::clients::{RowChange, RowId};
 use warren_session::roster::{FollowedFleet, RosterNews, SignedRoster};
@@ -13,7 +14,7 @@ use crate::keys::{Key, Keys};
 use crate::link::rows_of;
 use crate::membership::leaving;
 use crate::recovery::{Basis, ExitsInStore, clients, revocations, without_lease};
-use crate::rows::Rows;
+use crate::rows::{Rows, named};
 
 /// How many times the store is compared with the copy, if others change the same rows in the meantime.
 const ROUNDS: usize = 3;
@@ -112,8 +113,9 @@ pub(crate) async fn bring_back(
         }
         if let Some(first) = unrevoked.first() {
             bail!(
-                "{} removed keys cannot be stored; the first is {first:?}; run this again",
-                unrevoked.len()
+                "{} cannot be stored; the first is {}; run this again",
+                counted(unrevoked.len(), "removed key"),
+                first.first().map(named).unwrap_or_default()
             );
         }
         last_attempt(client, keys, &mut store, refused, &mut brought).await?;
@@ -166,7 +168,7 @@ async fn last_attempt(
             RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => continue,
         };
         tracing::warn!(
-            "{name} is not put back, because another client has its name or address now; if it is still wanted, enrol it again: {row:?}"
+            "{name} is not put back, because another client has its name or address now; if it is still wanted, enrol it again"
         );
         brought.left_out.push(name);
     }

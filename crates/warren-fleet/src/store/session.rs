@@ -13,6 +13,7 @@ use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper, WatchOptions, Watch
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use warren_config::sentence;
 use warren_fleet_link::ExitId;
 
 use super::reopen::{Copy, Reopened, reopen};
@@ -160,7 +161,7 @@ type Report = mpsc::Sender<FromStore>;
 
 /// Runs until the connection fails, or the link no longer wants it.
 pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<ToStore>) {
-    let endpoint = setup.endpoint.clone();
+    let (endpoint, options, began) = (setup.endpoint.clone(), setup.options.clone(), Instant::now());
     let ended = match serve(setup, &report, commands).await {
         Ok(()) => return,
         Err(Ended::Refused(mismatch)) => FromStore::Refused {
@@ -168,7 +169,14 @@ pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<T
             must_stop: mismatch == Mismatch::Removed { must_stop: true },
         },
         Err(Ended::Compacted) => FromStore::Compacted,
-        Err(Ended::Failed(error)) => FromStore::Down { reason: format!("{endpoint}: {error:#}") },
+        Err(Ended::Failed(error)) => {
+            // A member that refuses a certificate does so at once. If the member is silent, another one is tried without a delay.
+            let error = match began.elapsed() < ANSWER_TIMEOUT {
+                true => options.explained(&endpoint, error).await,
+                false => error,
+            };
+            FromStore::Down { reason: format!("{endpoint}: {}", sentence(error.as_ref())) }
+        }
     };
     // If the link has ended, it needs no report.
     let _ = report.send(ended).await;

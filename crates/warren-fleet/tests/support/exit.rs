@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use warren_fleet_link::{
-    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, FrameError, LINK_VERSION, Load, Outcome, Pools,
-    RemovedExit, StoreLink, read_frame, write_frame,
+    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, FrameError, KnownRoster, LINK_VERSION, Load,
+    Outcome, Pools, RemovedExit, StoreLink, read_frame, write_frame,
 };
 use warren_session::PublicKey;
 use warren_session::clients::{Client, RowChange, RowId};
+use warren_session::roster::SignedRoster;
 
 use super::proxy::Ways;
 use super::{directories, fleet_ok, wait_for, warren_fleet};
@@ -348,10 +349,19 @@ async fn serve(
                 },
                 _ = load.tick() => {
                     // An exit that was removed stops serving.
-                    let store = seen.lock().unwrap().store.clone();
+                    let (store, bytes) = {
+                        let seen = seen.lock().unwrap();
+                        (seen.store.clone(), seen.roster.clone())
+                    };
                     let is_removed = matches!(store, Some(StoreLink::Refused { is_removed: true, .. }));
                     let state = if is_removed { ExitState::Draining } else { ExitState::Serving };
-                    ExitMessage::Load { load: Load::default(), state }
+                    // Like an exit, it has no roster that does not decode.
+                    let signed = bytes.and_then(|bytes| SignedRoster::decode(&bytes).ok());
+                    let roster = signed.map(|signed| {
+                        let content = signed.content();
+                        KnownRoster { fleet: content.fleet.to_string(), serial: content.serial }
+                    });
+                    ExitMessage::Load { load: Load::default(), state, roster }
                 }
             };
             if write_frame(&mut to, &message).await.is_err() || reading.is_finished() {
@@ -400,7 +410,7 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
         FleetMessage::Roster { bytes } => seen.roster = Some(bytes),
         FleetMessage::Drain { on } => seen.drain = Some(on),
         FleetMessage::StoreAddresses { members } => seen.members = members.into_values().collect(),
-        FleetMessage::Certificates { .. } => {}
+        FleetMessage::Certificates { .. } | FleetMessage::Refused { .. } => {}
     }
     None
 }

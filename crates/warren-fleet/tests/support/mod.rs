@@ -6,7 +6,7 @@ pub(crate) mod exit;
 pub(crate) mod proxy;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,17 @@ fn warren_fleet(directory: &Path) -> Command {
 /// Runs a command of `warren-fleet`. Returns what it printed.
 pub(crate) fn fleet(directory: &Path, arguments: &[&str]) -> Output {
     warren_fleet(directory).args(arguments).args(directories(directory)).output().unwrap()
+}
+
+/// Runs commands at the same time, each with its directory. Returns their outputs in the same order.
+pub(crate) fn fleet_at_once(commands: &[(&Path, Vec<&str>)]) -> Vec<Output> {
+    let start = |(directory, arguments): &(&Path, Vec<&str>)| {
+        let mut command = warren_fleet(directory);
+        command.args(arguments).args(directories(directory)).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let started: Vec<_> = commands.iter().map(start).collect();
+    started.into_iter().map(|child| child.wait_with_output().unwrap()).collect()
 }
 
 /// Runs a command that ends at a step, as if it were killed there.

@@ -40,7 +40,7 @@ pub enum RosterChange {
 ///
 /// # Errors
 ///
-/// If the exits cannot be in a roster.
+/// If the exits cannot be in a roster, or the key is one of theirs.
 pub fn begin(
     fleet: FleetName,
     exits: Vec<RosterExit>,
@@ -55,7 +55,7 @@ pub fn begin(
 ///
 /// # Errors
 ///
-/// If the key is not the old roster's signer, or the change is not possible.
+/// If the key is not the old roster's signer or is an exit's, or the change is not possible.
 ///
 /// ```
 /// use std::time::SystemTime;
@@ -103,7 +103,7 @@ pub fn change(
 ///
 /// # Errors
 ///
-/// If the old key is not the old roster's signer, or the new one was used before.
+/// If the old key is not the old roster's signer, or the new one was used before or is an exit's.
 pub fn rotate(
     old: &SignedRoster,
     old_key: &FleetKey,
@@ -138,6 +138,10 @@ fn find<'a>(exits: &'a mut [RosterExit], name: &str) -> Result<&'a mut RosterExi
 }
 
 fn sign(mut roster: Roster, key: &FleetKey) -> Result<SignedRoster, ChangeError> {
+    let is_signer = |exit: &&RosterExit| exit.public_keys.iter().any(|it| it.0 == *roster.signer.as_bytes());
+    if let Some(exit) = roster.exits.iter().find(is_signer) {
+        return Err(ChangeError::ExitKey { exit: exit.name.clone() });
+    }
     roster.exits.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(SignedRoster::sign(&roster, key)?)
 }

@@ -118,6 +118,14 @@ pub enum ChangeError {
     /// The fleet key has been used before.
     #[error("the new fleet key must be one that the fleet has never had: make one")]
     UsedKey,
+    /// The key is an exit's. Whoever has that exit could admit others.
+    #[error(
+        "the fleet key is the key of the exit {exit}, which must never sign a roster; name the file of the fleet key"
+    )]
+    ExitKey {
+        /// The exit's name.
+        exit: String,
+    },
     /// The result would not be a valid roster.
     #[error("the roster would be invalid: {0}")]
     Invalid(#[from] RosterError),

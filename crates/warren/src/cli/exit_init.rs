@@ -87,7 +87,7 @@ fn run_with(
 /// Joins a fleet. If a later step fails, this host may join again with the same ticket.
 fn join(directories: &Directories, ticket: &str, host_has_ipv6: bool) -> anyhow::Result<Joined> {
     refuse_existing(&files_in(&directories.config))?;
-    let joined = fleet::join(ticket, &directories.config)?;
+    let joined = fleet::join(ticket, directories)?;
     if joined.pools.ipv6.is_some() && !host_has_ipv6 {
         bail!(
             "the fleet has an IPv6 prefix, and IPv6 is turned off on this host, so an exit would not start; turn IPv6 on, then run this \

@@ -4,13 +4,14 @@
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, anyhow, bail};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use warren_daemon::directories::Directories;
+use warren_daemon::logging::LogSettings;
 
 /// The program's name.
 const PROGRAM: &str = "warren-fleet";
@@ -30,17 +31,22 @@ pub(crate) struct JoinedPools {
     pub(crate) ipv6: Option<Ipv6Net>,
 }
 
-/// Replaces this process by `warren-fleet` with these arguments and with the directories of this command line.
+/// Replaces this process by `warren-fleet` with these arguments. The directories and the log's filter are those of this command line.
 ///
 /// # Errors
 /// When the program is not installed or cannot be run.
-pub(crate) fn run(directories: &Directories, arguments: &[OsString]) -> anyhow::Result<()> {
+pub(crate) fn run(
+    directories: &Directories,
+    log: &LogSettings,
+    arguments: &[OsString],
+) -> anyhow::Result<()> {
     let Directories { config, runtime, state } = directories;
     let mut command = Command::new(program());
     command
         .env("WARREN_CONFIG_DIR", config)
         .env("WARREN_RUNTIME_DIR", runtime)
-        .env("WARREN_STATE_DIR", state);
+        .env("WARREN_STATE_DIR", state)
+        .env("WARREN_LOG", &log.filter);
     Err(failed(&command.args(arguments).exec()))
 }
 
@@ -68,12 +74,13 @@ pub(crate) fn answer_shell(variable: &str) {
 ///
 /// # Errors
 /// When `warren-fleet` is not installed or refuses the ticket. In the second case it has printed the reason.
-pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
+pub(crate) fn join(ticket: &str, directories: &Directories) -> anyhow::Result<Joined> {
     // `warren-fleet` reads `-` and `@FILE` itself. A ticket is a secret, and every user of this host can see command
     // lines.
     let is_elsewhere = ticket == "-" || ticket.starts_with('@');
     let mut command = Command::new(program());
-    command.args(["join", if is_elsewhere { ticket } else { "-" }, "--json", "--config-dir"]).arg(config);
+    command.args(["join", if is_elsewhere { ticket } else { "-" }, "--json", "--config-dir"]);
+    command.arg(&directories.config).env("WARREN_RUNTIME_DIR", &directories.runtime);
     command.stdin(if is_elsewhere { Stdio::inherit() } else { Stdio::piped() });
     command.stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut joining = command.spawn().map_err(|error| failed(&error))?;

@@ -251,7 +251,7 @@ impl Shared {
                     self.sessions.remove(&key);
                 }
             }
-            ExitMessage::Load { load, state } => {
+            ExitMessage::Load { load, state, .. } => {
                 (self.links[link].load, self.links[link].state) = (load, state);
                 self.tell_exits();
             }
