@@ -431,14 +431,16 @@ impl Fleet {
         // copy from the store itself is always right.
         // An empty one is not believed either, because a file proves nothing.
         let is_empty = copy.is_empty() && !sessions.registry().is_empty();
-        let is_old = self.store != StoreLink::Reachable && (revision < self.revision || is_empty);
+        // After an older copy, `self.revision` is that copy's.
+        let own = self.revision.max(self.file.floor());
+        let is_old = self.store != StoreLink::Reachable && (revision < own || is_empty);
         let mut followed = Followed::default();
         if is_old {
             tracing::warn!(
                 "warren-fleet has an older or empty copy of the clients, and this exit keeps its own"
             );
             // Until the link has caught up, this exit's copy on disk is newer than the link's.
-            self.file.stay_at(self.revision);
+            self.file.stay_at(own);
         } else {
             self.file.stay_at(0);
             let unfit = sessions.take_whole(now, copy);

@@ -168,7 +168,8 @@ fn guests_on_the_lan_s_bridge_leave_as_documented_until_bridging_is_shut() {
         bridged_to_firewall("0");
     }
     let documented = include_str!("../../../docs/kill-switch.md");
-    let (_, line) = documented.split_once("this command drops every bridged packet: `").unwrap();
+    let (_, line) = documented.split_once("This command drops every bridged packet").unwrap();
+    let (_, line) = line.split_once(":\n`").unwrap();
     host.sh(&line.split_once('`').unwrap().0.replace('\n', " ")).ok();
     assert!(!passes(bridged) && passes(macvlan), "bridging is blocked");
 }

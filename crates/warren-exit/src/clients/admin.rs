@@ -163,10 +163,12 @@ impl Clients {
     /// Refuses a command's change while a file waits to be imported, because the import would undo the change.
     pub(super) fn refuse_if_edited(&self) -> Result<(), RequestRefused> {
         self.store.refuse_if_edited().map_err(RequestRefused::new)?;
-        // A file with a mistake counts as waiting too: it is imported once it is corrected.
-        let is_waiting = ClientsImport::read(&self.path)
-            .map_or(true, |import| import.is_some_and(|import| import.mark() != self.store.imported()));
-        if is_waiting {
+        // An exit of a fleet never imports the file. A file with a mistake counts as waiting too: it is imported once it is corrected.
+        let is_waiting = || {
+            ClientsImport::read(&self.path)
+                .map_or(true, |import| import.is_some_and(|import| import.mark() != self.store.imported()))
+        };
+        if self.fleet.is_none() && is_waiting() {
             return Err(RequestRefused::new(format!(
                 "{} waits to be imported; run `warren reload exit` first, or remove the file",
                 self.path.display()

@@ -85,6 +85,11 @@ impl FleetFile {
         self.floor = revision;
     }
 
+    /// The revision below which nothing is written.
+    pub(super) fn floor(&self) -> i64 {
+        self.floor
+    }
+
     /// The time after which a later answer of the store must be written.
     pub(super) fn lag(&self) -> Duration {
         self.lag

@@ -323,10 +323,16 @@ fn an_older_copy_of_warren_fleet_takes_nothing_back_while_the_store_is_away() {
         exit.fleet.copy(&mut exit.store, &mut exit.sessions);
         let mut exit = exit.restart();
         exit.connect();
-        exit.hear(FleetMessage::Store(store)).unwrap();
+        exit.hear(FleetMessage::Store(store.clone())).unwrap();
         exit.hear(FleetMessage::Whole { revision: 4, rows: rows(), is_last: true }).unwrap();
         // The control: the store itself is always right.
         assert_eq!(exit.has(ALICE), is_taken_back);
+        // The link may come back with the same copy.
+        exit.fleet.lose("it was killed", &mut exit.sessions);
+        exit.connect();
+        exit.hear(FleetMessage::Store(store)).unwrap();
+        exit.hear(FleetMessage::Whole { revision: 4, rows: rows(), is_last: true }).unwrap();
+        assert_eq!(exit.has(ALICE), is_taken_back, "the copy came a second time");
         assert!(exit.has(BOB));
         // The link must not take its old copy for the exit's copy.
         assert_eq!(exit.said().contains(&ExitMessage::Applied { revision: 4 }), is_taken_back);

@@ -81,6 +81,7 @@ pub(crate) fn join(ticket: &str, directories: &Directories) -> anyhow::Result<Jo
     let mut command = Command::new(program());
     command.args(["join", if is_elsewhere { ticket } else { "-" }, "--json", "--config-dir"]);
     command.arg(&directories.config).env("WARREN_RUNTIME_DIR", &directories.runtime);
+    command.env("WARREN_STATE_DIR", &directories.state);
     command.stdin(if is_elsewhere { Stdio::inherit() } else { Stdio::piped() });
     command.stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut joining = command.spawn().map_err(|error| failed(&error))?;
