@@ -42,6 +42,10 @@ fn invited(exit: &Exit) -> Vec<String> {
     })
 }
 
+fn must_stop(exit: &Exit) -> bool {
+    exit.seen(|seen| matches!(seen.store, Some(StoreLink::Refused { is_removed: true, .. })))
+}
+
 /// Asserts that an exit is out of the fleet and stays so, although its link runs.
 fn is_out(fleet: &Fleet, index: usize, name: &str) {
     let exit = &fleet.exits[index];
@@ -88,6 +92,7 @@ fn an_exit_that_was_removed_stays_out_and_one_that_has_joined_since_comes_back()
     std::fs::remove_dir_all(fleet.exits[2].directory.join("state/fleet")).unwrap();
     fleet.exits[2].start_link();
     is_out(&fleet, 2, "c");
+    assert!(must_stop(&fleet.exits[2]), "the recovery has repeated the removal without its force");
     // The control: a new ticket brings an exit of this name back.
     fleet.exits[2].stop_link("TERM");
     let again = Exit::further(&fleet.exits[0], &fleet.directory.path().join("e"), "c", &[]).ready();
