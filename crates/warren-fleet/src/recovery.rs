@@ -12,7 +12,7 @@ use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RowChange, RowId};
 
 use crate::exits::{Removal, Removed};
-use crate::meta::{Found, Meta, Position, Recovery};
+use crate::meta::{Found, Meta, Mismatch, Position, Recovery};
 use crate::planted::{Bug, is_planted};
 use crate::rows::{Claim, Rows};
 
@@ -24,6 +24,17 @@ pub(crate) struct BesideRows {
     /// Whether the link's own exit belongs to the fleet.
     pub(crate) is_member: bool,
     pub(crate) roster: Option<Vec<u8>>,
+}
+
+impl BesideRows {
+    /// Returns why the link's own exit is not in the recovered store. The exit must stop serving only if this copy has its removal,
+    /// because then the store itself has said so.
+    pub(crate) fn absence(&self, me: &ExitId) -> Mismatch {
+        match self.removed.get(me) {
+            Some(removed) => Mismatch::Removed { must_stop: removed.removal.is_some() },
+            None => Mismatch::NotMember,
+        }
+    }
 }
 
 /// The copy's epoch, compared with the store's. Revisions of different epochs cannot be compared, because a store that has lost

@@ -210,6 +210,19 @@ fn a_removal_keeps_its_force_in_a_recovery() {
 }
 
 #[test]
+fn an_exit_that_is_not_in_a_recovered_store_stops_only_if_its_copy_has_its_removal() {
+    let me = ExitId::try_from("a".to_owned()).unwrap();
+    let absence = |removed: Option<Removed>| {
+        let removed = removed.map(|removed| (me.clone(), removed)).into_iter().collect();
+        BesideRows { removed, ..BesideRows::default() }.absence(&me)
+    };
+    assert_eq!(absence(None), Mismatch::NotMember);
+    assert_eq!(absence(Some(left(5))), Mismatch::Removed { must_stop: false });
+    let removed = Removed { at: 5, removal: Some(Removal::default()) };
+    assert_eq!(absence(Some(removed)), Mismatch::Removed { must_stop: true });
+}
+
+#[test]
 fn a_copy_of_an_earlier_epoch_removes_no_exit_and_replaces_no_row() {
     // The store had lost everything after the copy was made, so it counts from the beginning again.
     let age = Age::of(1, 2);

@@ -50,7 +50,13 @@ fn must_stop(exit: &Exit) -> bool {
 fn is_out(fleet: &Fleet, index: usize, name: &str) {
     let exit = &fleet.exits[index];
     exit.wait("it learns that it is removed", |seen| match &seen.store {
-        Some(StoreLink::Refused { reason, .. }) if reason.contains("was removed from the fleet") => Some(()),
+        Some(StoreLink::Refused { reason, .. })
+            if ["was removed from the fleet", "does not have this exit"]
+                .iter()
+                .any(|it| reason.contains(it)) =>
+        {
+            Some(())
+        }
         _ => None,
     });
     std::thread::sleep(A_WHILE);
@@ -114,6 +120,7 @@ fn an_exit_that_is_not_in_the_backup_does_not_join_by_itself() {
     fleet_ok(&fleet.exits[0].directory, &["recover"]);
     fleet.exits[3].start_link();
     is_out(&fleet, 3, "d");
+    assert!(!must_stop(&fleet.exits[3]), "nobody has removed it, but it sends its clients away");
 }
 
 #[test]
