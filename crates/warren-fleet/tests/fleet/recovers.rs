@@ -124,6 +124,41 @@ fn an_exit_that_is_not_in_the_backup_does_not_join_by_itself() {
 }
 
 #[test]
+fn a_removal_since_the_backup_still_stops_its_exit_and_one_before_an_exit_came_back_does_not() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    // An exit that has just been linked may still write its own key.
+    fleet.exits[0].wait("all are known", |seen| (seen.exits.len() == 3).then_some(()));
+    fleet_ok(&a, &["remove", "c", "--force"]);
+    fleet.exits[2].wait("c is removed", |seen| is_refused(seen.store.as_ref()).then_some(()));
+    fleet.exits[2].stop_link("TERM");
+    let backup = fleet.store.back_up();
+    let again = Exit::further(&fleet.exits[0], &fleet.directory.path().join("e"), "c", &[]).ready();
+    fleet.exits.push(again);
+    fleet.exits[0].wait("c is back", |seen| (seen.exits.len() == 3).then_some(()));
+    // Exit b does not hear of its removal.
+    fleet.exits[1].stop_link("KILL");
+    let said = fleet_ok(&a, &["remove", "b", "--force"]);
+    assert!(said.contains("has not confirmed"), "{said}");
+    std::thread::sleep(Duration::from_secs(2));
+    restore(&mut fleet, &backup, &[0, 3]);
+
+    let said = fleet_ok(&a, &["recover"]);
+
+    assert!(said.contains("1 removed again (b)") && said.contains("may have been removed (c)"), "{said}");
+    wait_until_reachable(&fleet.exits[0]);
+    fleet.exits[0].wait("b may still serve", |seen| {
+        seen.removed.iter().any(|removed| removed.exit.as_str() == "b").then_some(())
+    });
+    is_out(&fleet, 3, "c");
+    assert!(!must_stop(&fleet.exits[3]), "the backup's removal of c is older than c");
+    fleet.exits[1].start_link();
+    is_out(&fleet, 1, "b");
+    assert!(must_stop(&fleet.exits[1]), "b was removed, and serves on");
+    fleet.exits[0].wait("b has confirmed", |seen| seen.removed.is_empty().then_some(()));
+}
+
+#[test]
 fn the_etcd_user_of_a_removed_exit_ends_again_after_a_recovery() {
     let mut fleet = Secure::start();
     let a = fleet.directory.path().join("a");
