@@ -57,10 +57,8 @@ pub(crate) struct Exits {
     /// value was ever readable.
     unreadable: BTreeSet<ExitId>,
     heartbeats: BTreeMap<ExitId, Seen>,
-    /// The exits that were removed, each with the revision of its removal.
-    removed: BTreeMap<ExitId, i64>,
-    /// The removed exits that may still serve.
-    lingering: BTreeMap<ExitId, RemovedExit>,
+    /// The exits that were removed or have left.
+    removed: BTreeMap<ExitId, Removed>,
     has_changed: bool,
     /// Counts changes of the state that is saved on disk: which exits are in the fleet, and which were removed.
     changes: u64,
@@ -124,36 +122,29 @@ impl Exits {
         self.unreadable.insert(exit);
     }
 
-    /// Sets the removed exits, and those of them that may still serve.
-    pub(crate) fn replace_removed(
-        &mut self,
-        removed: BTreeMap<ExitId, i64>,
-        lingering: BTreeMap<ExitId, RemovedExit>,
-    ) {
-        (self.removed, self.lingering) = (removed, lingering);
+    /// Sets the removed exits.
+    pub(crate) fn replace_removed(&mut self, removed: BTreeMap<ExitId, Removed>) {
+        self.removed = removed;
     }
 
-    /// Records that an exit was removed at a revision, or that it may come back.
-    pub(crate) fn note_removed(&mut self, exit: ExitId, at: Option<i64>, lingering: Option<RemovedExit>) {
+    /// Records that an exit was removed, or that it may come back.
+    pub(crate) fn note_removed(&mut self, exit: ExitId, removed: Option<Removed>) {
         self.changes += 1;
         self.has_changed = true;
-        match lingering {
-            Some(lingering) => drop(self.lingering.insert(exit.clone(), lingering)),
-            None => drop(self.lingering.remove(&exit)),
-        }
-        match at {
-            Some(revision) => drop(self.removed.insert(exit, revision)),
+        match removed {
+            Some(removed) => drop(self.removed.insert(exit, removed)),
             None => drop(self.removed.remove(&exit)),
         }
     }
 
     /// The removed exits that may still serve.
     pub(crate) fn lingering(&self) -> Vec<RemovedExit> {
+        let lingering = self.removed.iter().filter_map(|(exit, removed)| removed.lingering(exit));
         // The exit refuses a longer list.
-        self.lingering.values().take(MAX_EXITS).cloned().collect()
+        lingering.take(MAX_EXITS).collect()
     }
 
-    pub(crate) fn removed(&self) -> &BTreeMap<ExitId, i64> {
+    pub(crate) fn removed(&self) -> &BTreeMap<ExitId, Removed> {
         &self.removed
     }
 
@@ -235,8 +226,8 @@ impl Exits {
     }
 }
 
-/// The value of `xr/ID` if the exit need not stop serving: it has left by itself and keeps its clients, or a recovery has repeated
-/// an earlier removal.
+/// The value of `xr/ID` if the exit need not stop serving, because it has left by itself and keeps its clients. Earlier releases also
+/// wrote it when a recovery repeated a removal.
 pub(crate) const REMOVED: &str = "1";
 
 /// The value of `xr/ID` if an operator has removed the exit, which must then stop serving the fleet's clients.
@@ -254,9 +245,25 @@ impl Removal {
         serde_json::from_slice(value).ok()
     }
 
-    /// The removed exit of this value, if it may still serve.
-    pub(crate) fn lingering(exit: &ExitId, value: &[u8]) -> Option<RemovedExit> {
-        let Self { until, has_stopped } = Self::read(value)?;
+    /// Returns the value of `xr/ID`. `None` stands for an exit that has left by itself.
+    pub(crate) fn value(removal: Option<Self>) -> serde_json::Result<Vec<u8>> {
+        removal.map_or_else(|| Ok(REMOVED.into()), |removal| serde_json::to_vec(&removal))
+    }
+}
+
+/// An exit's `xr/ID`, which says that the exit was removed or has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Removed {
+    /// The revision of the value.
+    pub(crate) at: i64,
+    /// Given if an operator has removed the exit.
+    pub(crate) removal: Option<Removal>,
+}
+
+impl Removed {
+    /// The removed exit for the list of those that may still serve, if it may.
+    fn lingering(&self, exit: &ExitId) -> Option<RemovedExit> {
+        let Removal { until, has_stopped } = self.removal?;
         (!has_stopped).then(|| RemovedExit { exit: exit.clone(), until })
     }
 }

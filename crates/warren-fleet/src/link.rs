@@ -16,7 +16,7 @@ use warren_session::clients::RowChange;
 
 use self::copy::Copy;
 pub(crate) use self::copy::{Contents, Pair, read};
-use crate::exits::{Exits, Heartbeat, Member, REMOVED, milliseconds};
+use crate::exits::{Exits, Heartbeat, Member, Removal, milliseconds};
 use crate::keys::{Key, Keys};
 use crate::meta::Meta;
 use crate::planted::{Bug, is_planted};
@@ -410,7 +410,7 @@ impl Link {
         self.sessions.replace(&self.me, contents.sessions);
         self.sessions.send_all_again();
         self.exits.replace(contents.members, contents.heartbeats);
-        self.exits.replace_removed(contents.removed, contents.lingering);
+        self.exits.replace_removed(contents.removed);
         match &mut self.exit {
             Some(Exit { whole: Some(_), .. }) if is_planted(Bug::CompactionIgnored) => {}
             Some(exit) if is_unsure(exit) => {
@@ -485,10 +485,7 @@ impl Link {
                 (None, Some(_)) => self.exits.cannot_read_member(exit),
                 (member, _) => self.exits.member(exit, member),
             },
-            Key::RemovedExit(exit) => {
-                let lingering = pair.lingering(&exit);
-                self.exits.note_removed(exit, pair.value.is_some().then_some(pair.modified), lingering);
-            }
+            Key::RemovedExit(exit) => self.exits.note_removed(exit, pair.removed()),
             Key::Written(exit) if exit == self.me => {
                 self.copy.wrote(pair.modified);
                 changed.written = pair.parse("transaction's mark");
@@ -623,8 +620,10 @@ impl Link {
             let value = serde_json::to_vec(member).ok()?;
             Some(Pair::new(self.keys.name(&Key::Member(exit.clone())), value, 0))
         }));
-        pairs.extend(self.exits.removed().iter().map(|(exit, removed)| {
-            Pair::new(self.keys.name(&Key::RemovedExit(exit.clone())), REMOVED, *removed)
+        // A recovery with this copy must repeat each removal with its own value, which says whether the exit must stop.
+        pairs.extend(self.exits.removed().iter().filter_map(|(exit, removed)| {
+            let value = Removal::value(removed.removal).ok()?;
+            Some(Pair::new(self.keys.name(&Key::RemovedExit(exit.clone())), value, removed.at))
         }));
         pairs
     }

@@ -3,7 +3,7 @@
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
 use warren_fleet_link::ExitId;
 
-use crate::exits::{Member, REMOVED, Removal};
+use crate::exits::{Member, Removal};
 use crate::keys::{Key, Keys};
 use crate::store::{in_words, pairs_of};
 use crate::users::Grant;
@@ -44,10 +44,7 @@ pub(crate) async fn confirm_removal(client: &mut Client, keys: &Keys, exit: &Exi
 /// stays until a link or command that may remove users removes this user. `removal`: given if the exit must stop serving.
 pub(crate) fn leaving(keys: &Keys, exit: &ExitId, removal: Option<Removal>) -> anyhow::Result<Vec<TxnOp>> {
     let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
-    let value = match removal {
-        Some(removal) => serde_json::to_vec(&removal)?,
-        None => REMOVED.into(),
-    };
+    let value = Removal::value(removal)?;
     operations.push(TxnOp::put(keys.name(&Key::RemovedExit(exit.clone())), value, None));
     // From this grant, a link that may remove users knows that the exit's user must be removed.
     operations.push(TxnOp::put(keys.grant(exit), serde_json::to_vec(&Grant::default())?, None));

@@ -136,7 +136,8 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     }
     // The epochs are compared first, because a recovery also changes cluster and revision.
     if meta.epoch > known.epoch {
-        return found.removal().map(|()| (meta, true));
+        let removal = found.removal_after_recovery(&meta, known);
+        return removal.map(|()| (meta, true));
     }
     if is_planted(Bug::RestoreUnnoticed) {
         return Ok((meta, false));
@@ -160,6 +161,16 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
 impl Found {
     fn removal(&self) -> Result<(), Mismatch> {
         self.removed.map_or(Ok(()), |(_, must_stop)| Err(Mismatch::Removed { must_stop }))
+    }
+
+    /// As [`Self::removal`], in a store that was recovered since the link knew it.
+    fn removal_after_recovery(&self, meta: &Meta, known: &Position) -> Result<(), Mismatch> {
+        let Some((at, must_stop)) = self.removed else { return Ok(()) };
+        // Later values were written by the recovery or since then, and their revisions cannot be compared with the link's.
+        let before = meta.recovery_since(known.epoch).map_or(0, |recovery| recovery.store);
+        // The backup contains an earlier removal of this exit, which has joined again and written since.
+        let is_earlier = at <= before && at < known.own;
+        Err(Mismatch::Removed { must_stop: must_stop && !is_earlier })
     }
 
     fn membership(&self) -> Result<(), Mismatch> {
@@ -270,6 +281,27 @@ mod tests {
         };
         assert_eq!(of_backup(0), Err(Mismatch::LostWrite { known: 90 }));
         assert_eq!(of_backup(91), removed, "the control: the store has this exit's latest write");
+    }
+
+    #[test]
+    fn an_exit_need_not_stop_for_a_removal_of_the_backup_that_is_older_than_its_own_writes() {
+        let removed_at = |at, must_stop| {
+            let recoveries = vec![Recovery { epoch: 1, revision: 100, store: 60 }];
+            checked(|found| {
+                found.meta = Some(Meta { epoch: 2, recoveries, ..meta() });
+                (found.is_member, found.removed, found.own) = (false, Some((at, must_stop)), 0);
+            })
+        };
+        assert_eq!(removed_at(50, true), Err(Mismatch::Removed { must_stop: false }));
+        // The control: the recovery has written this removal, so its revision says nothing about the exit's own writes.
+        assert_eq!(removed_at(61, true), Err(Mismatch::Removed { must_stop: true }));
+        assert_eq!(removed_at(61, false), Err(Mismatch::Removed { must_stop: false }));
+        // The backup is newer than the exit's latest write.
+        let known = Position { own: 40, ..known() };
+        let recoveries = vec![Recovery { epoch: 1, revision: 100, store: 60 }];
+        let meta = Some(Meta { epoch: 2, recoveries, ..meta() });
+        let found = Found { meta, is_member: false, removed: Some((50, true)), ..found() };
+        assert_eq!(check("home", Some(&known), &found), Err(Mismatch::Removed { must_stop: true }));
     }
 
     #[test]

@@ -5,23 +5,36 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 
 use warren_fleet_link::ExitId;
 use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RowChange, RowId};
 
-use crate::meta::{Found, Meta, Position, Recovery};
+use crate::exits::{Removal, Removed};
+use crate::meta::{Found, Meta, Mismatch, Position, Recovery};
 use crate::planted::{Bug, is_planted};
 use crate::rows::{Claim, Rows};
 
 /// What a link's copy contains besides its rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BesideRows {
-    /// The exits that were removed, each with the revision of its removal.
-    pub(crate) removed: BTreeMap<ExitId, i64>,
+    /// The exits that were removed or have left.
+    pub(crate) removed: BTreeMap<ExitId, Removed>,
     /// Whether the link's own exit belongs to the fleet.
     pub(crate) is_member: bool,
     pub(crate) roster: Option<Vec<u8>>,
+}
+
+impl BesideRows {
+    /// Returns why the link's own exit is not in the recovered store. The exit must stop serving only if this copy has its removal,
+    /// because then the store itself has said so.
+    pub(crate) fn absence(&self, me: &ExitId) -> Mismatch {
+        match self.removed.get(me) {
+            Some(removed) => Mismatch::Removed { must_stop: removed.removal.is_some() },
+            None => Mismatch::NotMember,
+        }
+    }
 }
 
 /// The copy's epoch, compared with the store's. Revisions of different epochs cannot be compared, because a store that has lost
@@ -272,14 +285,53 @@ pub(crate) fn without_lease(row: &RowChange) -> Option<RowChange> {
 pub(crate) struct ExitsInStore {
     /// The exits of the fleet, each with the revision at which it joined.
     pub(crate) members: BTreeMap<ExitId, i64>,
-    pub(crate) removed: BTreeSet<ExitId>,
+    pub(crate) removed: BTreeMap<ExitId, Removed>,
+}
+
+/// Exits to take out of the fleet, each with its removal by an operator, if there was one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Removals {
+    exits: Vec<ExitId>,
+    /// In the order of `exits`.
+    removals: Vec<Option<Removal>>,
+}
+
+impl Removals {
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&ExitId, Option<Removal>)> {
+        self.exits.iter().zip(self.removals.iter().copied())
+    }
+}
+
+impl Deref for Removals {
+    type Target = [ExitId];
+
+    fn deref(&self) -> &[ExitId] {
+        &self.exits
+    }
+}
+
+impl Extend<(ExitId, Option<Removal>)> for Removals {
+    fn extend<T: IntoIterator<Item = (ExitId, Option<Removal>)>>(&mut self, iter: T) {
+        for (exit, removal) in iter {
+            self.exits.push(exit);
+            self.removals.push(removal);
+        }
+    }
+}
+
+impl FromIterator<(ExitId, Option<Removal>)> for Removals {
+    fn from_iter<T: IntoIterator<Item = (ExitId, Option<Removal>)>>(iter: T) -> Self {
+        let mut removals = Self::default();
+        removals.extend(iter);
+        removals
+    }
 }
 
 /// How a recovery changes the exits of the fleet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExitChanges {
     /// Exits that were removed since the backup.
-    pub(crate) removed: Vec<ExitId>,
+    pub(crate) removed: Removals,
     /// Exits that have joined since the backup.
     pub(crate) put_back: Vec<ExitId>,
     /// Exits that the copy has, and that may have been removed after the copy was made. They are not put back.
@@ -289,7 +341,7 @@ pub(crate) struct ExitChanges {
 /// Compares the exits of a copy with those of the store. An exit that either of them lists as removed does not come back.
 pub(crate) fn exits(
     members: &BTreeSet<ExitId>,
-    removed: &BTreeMap<ExitId, i64>,
+    removed: &BTreeMap<ExitId, Removed>,
     store: &ExitsInStore,
     basis: Basis,
 ) -> ExitChanges {
@@ -302,31 +354,35 @@ pub(crate) fn exits(
             && !removed.contains_key(*exit)
             && basis.knew(**joined)
     });
-    changes.removed.extend(gone.map(|(exit, _)| exit.clone()));
+    changes.removed.extend(gone.map(|(exit, _)| (exit.clone(), None)));
     let missing = members
         .iter()
         .filter(|exit| !removed.contains_key(*exit))
-        .filter(|exit| !store.members.contains_key(*exit) || store.removed.contains(*exit));
+        .filter(|exit| !store.members.contains_key(*exit) || store.removed.contains_key(*exit));
     for exit in missing {
-        let may_return = basis.is_newer && !store.removed.contains(exit);
+        let may_return = basis.is_newer && !store.removed.contains_key(exit);
         let list = if may_return { &mut changes.put_back } else { &mut changes.left_out };
         list.push(exit.clone());
     }
     changes
 }
 
-/// Returns the exits that the copy lists as removed and the store does not. An exit that has joined again since its removal stays.
+/// Returns the exits that the copy lists as removed, if the store does not or has an earlier removal. An exit that has joined again
+/// since its removal stays.
 pub(crate) fn removed_exits(
-    removed: &BTreeMap<ExitId, i64>,
+    removed: &BTreeMap<ExitId, Removed>,
     store: &ExitsInStore,
     basis: Basis,
-) -> Vec<ExitId> {
-    let is_unknown = |exit: &ExitId| match store.members.get(exit) {
+) -> Removals {
+    let is_unknown = |exit: &ExitId, copied: &Removed| match store.members.get(exit) {
         Some(joined) => basis.knew(*joined),
-        None => !store.removed.contains(exit),
+        None => store
+            .removed
+            .get(exit)
+            .is_none_or(|stored| copied.removal != stored.removal && basis.wins(copied.at, stored.at)),
     };
-    let news = removed.iter().filter(|(exit, at)| basis.is_news(**at) && is_unknown(exit));
-    news.map(|(exit, _)| exit.clone()).collect()
+    let news = removed.iter().filter(|(exit, copied)| basis.is_news(copied.at) && is_unknown(exit, copied));
+    news.map(|(exit, copied)| (exit.clone(), copied.removal)).collect()
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
-use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS, MAX_VALUE, RemovedExit};
+use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS, MAX_VALUE};
 use warren_session::clients::{RowChange, RowId};
 use warren_session::roster::MAX_ROSTER_LENGTH;
 
-use crate::exits::{Heartbeat, Member, Removal};
+use crate::exits::{Heartbeat, Member, Removal, Removed};
 use crate::keys::{Key, Keys};
 use crate::rows::{Before, Rows, Subject, Unseen};
 use crate::sessions::Records;
@@ -78,9 +78,10 @@ impl Pair {
         Some(value.clone())
     }
 
-    /// The removed exit of this value of `xr/EXIT`, if it may still serve.
-    pub(crate) fn lingering(&self, exit: &ExitId) -> Option<RemovedExit> {
-        Removal::lingering(exit, self.value.as_deref()?)
+    /// The content of a key `xr/EXIT`. `None` if it was deleted.
+    pub(crate) fn removed(&self) -> Option<Removed> {
+        let removal = Removal::read(self.value.as_deref()?);
+        Some(Removed { at: self.modified, removal })
     }
 
     fn row(&self, id: RowId) -> Option<RowChange> {
@@ -140,10 +141,8 @@ pub(crate) struct Contents {
     /// The exits of the fleet, each `None` if its value cannot be read.
     pub(crate) members: BTreeMap<ExitId, Option<Member>>,
     pub(crate) heartbeats: BTreeMap<ExitId, Heartbeat>,
-    /// The exits that were removed, each with the revision of its removal.
-    pub(crate) removed: BTreeMap<ExitId, i64>,
-    /// The removed exits that may still serve.
-    pub(crate) lingering: BTreeMap<ExitId, RemovedExit>,
+    /// The exits that were removed or have left.
+    pub(crate) removed: BTreeMap<ExitId, Removed>,
     pub(crate) others: Others,
     pub(crate) drained: Vec<ExitId>,
 }
@@ -166,10 +165,7 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
                 contents.heartbeats.extend(pair.parse("heartbeat").map(|it| (exit, it)))
             }
             Some(Key::Member(exit)) => drop(contents.members.insert(exit, pair.parse("exit"))),
-            Some(Key::RemovedExit(exit)) => {
-                contents.lingering.extend(pair.lingering(&exit).map(|lingering| (exit.clone(), lingering)));
-                contents.removed.insert(exit, pair.modified);
-            }
+            Some(Key::RemovedExit(exit)) => contents.removed.extend(pair.removed().map(|it| (exit, it))),
             Some(Key::Written(exit)) if Some(&exit) == me => contents.others.written = pair.modified,
             Some(Key::Position(exit)) if Some(&exit) == me => contents.others.position = pair.modified,
             Some(Key::Drain(exit)) => {

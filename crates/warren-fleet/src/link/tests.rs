@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
-use warren_fleet_link::ExitId;
+use warren_fleet_link::{ExitId, RemovedExit};
 use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RemovedKey, RowId};
 use warren_session::invite::TokenDigest;
@@ -963,4 +963,25 @@ fn an_exit_gets_a_full_copy_if_the_stores_revisions_count_from_an_old_backup_aga
     link.exit_said(ExitMessage::Request { id: 1, rows: vec![row] }, start).unwrap();
     let refused = FleetMessage::Answer { id: 1, outcome: Outcome::Unavailable };
     assert!(link.take_messages().contains(&refused));
+}
+
+#[test]
+fn the_copy_on_disk_says_which_removed_exits_must_stop() {
+    let keys = Keys::new("home");
+    let pair = |index, value: &str, at| Pair::new(keys.name(&Key::RemovedExit(exit(index))), value, at);
+    let serving = r#"{"until":7,"has_stopped":false}"#;
+    let stopped = r#"{"until":null,"has_stopped":true}"#;
+    let mut link = Link::new(keys.clone(), exit(0), "process".to_owned(), Instant::now());
+    link.whole(5, &[pair(1, serving, 3), pair(2, "1", 4)]);
+    link.events(6, &[pair(3, stopped, 6)], SystemTime::now());
+    let saved = link.pairs();
+    assert_eq!(saved, [pair(1, serving, 3), pair(2, "1", 4), pair(3, stopped, 6)]);
+    // A link that continues with this copy knows the same.
+    let mut next = Link::new(keys.clone(), exit(0), "process2".to_owned(), Instant::now());
+    next.resume(6, &saved);
+    assert_eq!((next.pairs(), next.exits.lingering()), (saved, link.exits.lingering()));
+    assert_eq!(next.exits.lingering(), [RemovedExit { exit: exit(1), until: Some(7) }]);
+    // The control: an exit that comes back.
+    next.events(7, &[Pair { value: None, ..pair(1, "", 7) }], SystemTime::now());
+    assert_eq!((next.pairs().len(), next.exits.lingering().len()), (2, 0));
 }

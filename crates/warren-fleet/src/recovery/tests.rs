@@ -139,36 +139,87 @@ fn a_client_that_either_side_calls_disabled_is_disabled() {
     assert!([1, 2].iter().all(|number| store.client(key(*number)).unwrap().disabled));
 }
 
+fn left(at: i64) -> Removed {
+    Removed { at, removal: None }
+}
+
+/// Exits that are removed without having to stop.
+fn leaving(exits: Vec<ExitId>) -> Removals {
+    exits.into_iter().map(|exit| (exit, None)).collect()
+}
+
 #[test]
 fn an_exit_that_was_removed_does_not_come_back() {
     let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
     let ids = |names: &[&str]| names.iter().map(|name| id(name)).collect::<Vec<_>>();
     let members: BTreeSet<_> = ids(&["a", "d", "e", "f"]).into_iter().collect();
-    let removals: BTreeMap<_, _> = [(id("c"), 80)].into();
+    let removals: BTreeMap<_, _> = [(id("c"), left(80))].into();
     let store = ExitsInStore {
         members: [("a", 1), ("b", 2), ("c", 3), ("g", 95), ("f", 4)].map(|(exit, at)| (id(exit), at)).into(),
-        removed: ids(&["e", "f"]).into_iter().collect(),
+        removed: [(id("e"), left(5)), (id("f"), left(6))].into(),
     };
     let changes = exits(&members, &removals, &store, Basis::of_command(Age::Same, 90, Some(50), true));
     // An earlier release has removed b. The copy does not know g, which is newer.
     let expected =
-        ExitChanges { removed: ids(&["c", "b"]), put_back: ids(&["d"]), left_out: ids(&["e", "f"]) };
+        ExitChanges { removed: leaving(ids(&["c", "b"])), put_back: ids(&["d"]), left_out: ids(&["e", "f"]) };
     assert_eq!(changes, expected);
     // A store that was not restored may lack d for a good reason.
     let changes = exits(&members, &removals, &store, Basis::of_command(Age::Same, 90, Some(100), false));
     assert_eq!((changes.put_back, changes.left_out), (Vec::new(), ids(&["d", "e", "f"])));
     // The comparison is repeated. Exit c needs no further change.
-    let again = ExitsInStore { members: [(id("a"), 1)].into(), removed: ids(&["c"]).into_iter().collect() };
+    let again = ExitsInStore { members: [(id("a"), 1)].into(), removed: [(id("c"), left(51))].into() };
     assert_eq!(
         removed_exits(&removals, &again, Basis::of_command(Age::Same, 90, Some(50), true)),
-        Vec::new()
+        Removals::default()
     );
     // The exit has joined again.
     let again = ExitsInStore { members: [(id("c"), 95)].into(), ..ExitsInStore::default() };
     assert_eq!(
         removed_exits(&removals, &again, Basis::of_command(Age::Same, 90, Some(100), true)),
-        Vec::new()
+        Removals::default()
     );
+}
+
+#[test]
+fn a_removal_keeps_its_force_in_a_recovery() {
+    let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
+    let removed = |at, has_stopped| Removed { at, removal: Some(Removal { until: Some(at), has_stopped }) };
+    // Exit b has left by itself. Exit e came back after its removal in the backup, and was removed again. Exit f has left since.
+    let copied: BTreeMap<_, _> = [
+        (id("b"), left(70)),
+        (id("c"), removed(71, false)),
+        (id("d"), removed(30, true)),
+        (id("e"), removed(80, false)),
+        (id("f"), left(81)),
+    ]
+    .into();
+    let store = ExitsInStore {
+        members: [("b", 2), ("c", 3)].map(|(exit, at)| (id(exit), at)).into(),
+        removed: [(id("d"), removed(30, true)), (id("e"), removed(31, true)), (id("f"), removed(32, true))]
+            .into(),
+    };
+    let basis = Basis::of_command(Age::Same, 90, Some(50), true);
+    let changes = exits(&BTreeSet::new(), &copied, &store, basis);
+    let until = |at| Some(Removal { until: Some(at), has_stopped: false });
+    let expected = [(id("b"), None), (id("c"), until(71)), (id("e"), until(80)), (id("f"), None)];
+    assert_eq!(changes.removed, expected.into_iter().collect());
+    // The control: the store was not restored, and its removals are newer.
+    let newer = ExitsInStore { removed: [(id("e"), removed(85, true))].into(), ..store };
+    let changes = removed_exits(&copied, &newer, Basis::of_command(Age::Same, 90, Some(90), false));
+    assert!(!changes.contains(&id("e")));
+}
+
+#[test]
+fn an_exit_that_is_not_in_a_recovered_store_stops_only_if_its_copy_has_its_removal() {
+    let me = ExitId::try_from("a".to_owned()).unwrap();
+    let absence = |removed: Option<Removed>| {
+        let removed = removed.map(|removed| (me.clone(), removed)).into_iter().collect();
+        BesideRows { removed, ..BesideRows::default() }.absence(&me)
+    };
+    assert_eq!(absence(None), Mismatch::NotMember);
+    assert_eq!(absence(Some(left(5))), Mismatch::Removed { must_stop: false });
+    let removed = Removed { at: 5, removal: Some(Removal::default()) };
+    assert_eq!(absence(Some(removed)), Mismatch::Removed { must_stop: true });
 }
 
 #[test]
@@ -177,7 +228,7 @@ fn a_copy_of_an_earlier_epoch_removes_no_exit_and_replaces_no_row() {
     let age = Age::of(1, 2);
     let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
     let members: BTreeSet<_> = [id("a"), id("d")].into();
-    let removals: BTreeMap<_, _> = [(id("c"), 8000), (id("r"), 9000)].into();
+    let removals: BTreeMap<_, _> = [(id("c"), left(8000)), (id("r"), left(9000))].into();
     let store = ExitsInStore {
         members: [("a", 100), ("e", 500), ("r", 510)].map(|(exit, at)| (id(exit), at)).into(),
         ..ExitsInStore::default()
@@ -187,7 +238,8 @@ fn a_copy_of_an_earlier_epoch_removes_no_exit_and_replaces_no_row() {
         let basis = Basis::of_command(age, 10_000, Some(700), is_restored);
         let changes = exits(&members, &removals, &store, basis);
         // The store has no exit c, so only its removal is noted.
-        let expected = ExitChanges { removed: vec![id("c")], put_back: Vec::new(), left_out: vec![id("d")] };
+        let expected =
+            ExitChanges { removed: leaving(vec![id("c")]), put_back: Vec::new(), left_out: vec![id("d")] };
         assert_eq!(changes, expected);
 
         let mut stored = rows(&[(600, renamed.clone().into()), (610, invitation(1, None))]);
@@ -205,11 +257,12 @@ fn a_copy_of_a_later_epoch_is_newer_than_all_that_the_store_has() {
     let basis = Basis::of_command(age, 300, Some(9000), true);
     let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
     let members: BTreeSet<_> = [id("a"), id("d")].into();
-    let removals: BTreeMap<_, _> = [(id("c"), 250)].into();
+    let removals: BTreeMap<_, _> = [(id("c"), left(250))].into();
     // Exit e was not linked since the later epoch began.
     let joined = [("a", 100), ("c", 8000), ("e", 500)].map(|(exit, at)| (id(exit), at));
     let store = ExitsInStore { members: joined.into(), ..ExitsInStore::default() };
-    let expected = ExitChanges { removed: vec![id("c")], put_back: vec![id("d")], left_out: Vec::new() };
+    let expected =
+        ExitChanges { removed: leaving(vec![id("c")]), put_back: vec![id("d")], left_out: Vec::new() };
     assert_eq!(exits(&members, &removals, &store, basis), expected);
 
     let renamed = Client { name: "renamed".to_owned(), ..client(1) };

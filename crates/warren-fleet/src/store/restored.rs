@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use anyhow::bail;
 use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
 use warren_config::counted;
-use warren_fleet_link::ExitId;
 use warren_session::clients::{RowChange, RowId};
 use warren_session::roster::{FollowedFleet, RosterNews, SignedRoster};
 
 use super::{Transact, apply, in_words, pairs_of};
+use crate::exits::{Removal, Removed};
 use crate::keys::{Key, Keys};
 use crate::link::rows_of;
 use crate::membership::leaving;
-use crate::recovery::{Basis, ExitsInStore, clients, revocations, without_lease};
+use crate::recovery::{Basis, ExitsInStore, Removals, clients, revocations, without_lease};
 use crate::rows::{Rows, named};
 
 /// How many times the store is compared with the copy, if others change the same rows in the meantime.
@@ -189,7 +189,10 @@ pub(crate) async fn exits_in_store(client: &mut Client, keys: &Keys) -> anyhow::
         for pair in response.kvs() {
             match keys.parse(pair.key()) {
                 Some(Key::Member(exit)) => drop(exits.members.insert(exit, pair.create_revision())),
-                Some(Key::RemovedExit(exit)) => drop(exits.removed.insert(exit)),
+                Some(Key::RemovedExit(exit)) => {
+                    let removal = Removal::read(pair.value());
+                    exits.removed.insert(exit, Removed { at: pair.mod_revision(), removal });
+                }
                 _ => {}
             }
         }
@@ -197,13 +200,14 @@ pub(crate) async fn exits_in_store(client: &mut Client, keys: &Keys) -> anyhow::
     Ok(exits)
 }
 
-/// Takes exits that were removed since the backup out of the fleet again.
+/// Takes exits that were removed since the backup out of the fleet again. Each removal keeps its force: an exit that must stop
+/// serving must still do so.
 ///
 /// # Errors
 /// If the store does not answer.
-pub(crate) async fn remove_exits(client: &mut Client, keys: &Keys, exits: &[ExitId]) -> anyhow::Result<()> {
-    for exit in exits {
-        in_words(client.txn(Txn::new().and_then(leaving(keys, exit, None)?)).await)?;
+pub(crate) async fn remove_exits(client: &mut Client, keys: &Keys, exits: &Removals) -> anyhow::Result<()> {
+    for (exit, removal) in exits.each() {
+        in_words(client.txn(Txn::new().and_then(leaving(keys, exit, removal)?)).await)?;
     }
     Ok(())
 }

@@ -236,10 +236,11 @@ async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) 
     let Some(position) = &setup.position else { return Ok(()) };
     let (keys, beside) = (&setup.keys, &setup.beside_rows);
     let basis = Basis::of_link(position, meta, found);
-    // If this copy has no news, the recovery knew everything that the copy knows, and it did not put the exit back.
+    // If this copy has no news, the recovery knew everything that the copy knows, and it did not put the exit back. But the store
+    // does not say that an operator has removed the exit, so it need not stop at once.
     let may_return = beside.is_member && basis.has_news();
     if !found.is_member && !may_return {
-        return Err(Ended::Refused(Mismatch::Removed { must_stop: true }));
+        return Err(Ended::Refused(beside.absence(&setup.me)));
     }
     let (brought, store) = bring_back(client, keys, &setup.rows, basis).await?;
     let removed = removed_exits(&beside.removed, &exits_in_store(client, keys).await?, basis);
@@ -257,7 +258,7 @@ async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) 
         roster.map_or_else(|| "no roster".to_owned(), |serial| format!("roster {serial}"))
     );
     if removed.contains(&setup.me) {
-        return Err(Ended::Refused(Mismatch::Removed { must_stop: true }));
+        return Err(Ended::Refused(beside.absence(&setup.me)));
     }
     if !found.is_member {
         rejoin(client, keys, &setup.me).await?;

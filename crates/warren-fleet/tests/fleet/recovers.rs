@@ -42,11 +42,21 @@ fn invited(exit: &Exit) -> Vec<String> {
     })
 }
 
+fn must_stop(exit: &Exit) -> bool {
+    exit.seen(|seen| matches!(seen.store, Some(StoreLink::Refused { is_removed: true, .. })))
+}
+
 /// Asserts that an exit is out of the fleet and stays so, although its link runs.
 fn is_out(fleet: &Fleet, index: usize, name: &str) {
     let exit = &fleet.exits[index];
     exit.wait("it learns that it is removed", |seen| match &seen.store {
-        Some(StoreLink::Refused { reason, .. }) if reason.contains("was removed from the fleet") => Some(()),
+        Some(StoreLink::Refused { reason, .. })
+            if ["was removed from the fleet", "does not have this exit"]
+                .iter()
+                .any(|it| reason.contains(it)) =>
+        {
+            Some(())
+        }
         _ => None,
     });
     std::thread::sleep(A_WHILE);
@@ -88,6 +98,7 @@ fn an_exit_that_was_removed_stays_out_and_one_that_has_joined_since_comes_back()
     std::fs::remove_dir_all(fleet.exits[2].directory.join("state/fleet")).unwrap();
     fleet.exits[2].start_link();
     is_out(&fleet, 2, "c");
+    assert!(must_stop(&fleet.exits[2]), "the recovery has repeated the removal without its force");
     // The control: a new ticket brings an exit of this name back.
     fleet.exits[2].stop_link("TERM");
     let again = Exit::further(&fleet.exits[0], &fleet.directory.path().join("e"), "c", &[]).ready();
@@ -109,6 +120,42 @@ fn an_exit_that_is_not_in_the_backup_does_not_join_by_itself() {
     fleet_ok(&fleet.exits[0].directory, &["recover"]);
     fleet.exits[3].start_link();
     is_out(&fleet, 3, "d");
+    assert!(!must_stop(&fleet.exits[3]), "nobody has removed it, but it sends its clients away");
+}
+
+#[test]
+fn a_removal_since_the_backup_still_stops_its_exit_and_one_before_an_exit_came_back_does_not() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    // An exit that has just been linked may still write its own key.
+    fleet.exits[0].wait("all are known", |seen| (seen.exits.len() == 3).then_some(()));
+    fleet_ok(&a, &["remove", "c", "--force"]);
+    fleet.exits[2].wait("c is removed", |seen| is_refused(seen.store.as_ref()).then_some(()));
+    fleet.exits[2].stop_link("TERM");
+    let backup = fleet.store.back_up();
+    let again = Exit::further(&fleet.exits[0], &fleet.directory.path().join("e"), "c", &[]).ready();
+    fleet.exits.push(again);
+    fleet.exits[0].wait("c is back", |seen| (seen.exits.len() == 3).then_some(()));
+    // Exit b does not hear of its removal.
+    fleet.exits[1].stop_link("KILL");
+    let said = fleet_ok(&a, &["remove", "b", "--force"]);
+    assert!(said.contains("has not confirmed"), "{said}");
+    std::thread::sleep(Duration::from_secs(2));
+    restore(&mut fleet, &backup, &[0, 3]);
+
+    let said = fleet_ok(&a, &["recover"]);
+
+    assert!(said.contains("1 removed again (b)") && said.contains("may have been removed (c)"), "{said}");
+    wait_until_reachable(&fleet.exits[0]);
+    fleet.exits[0].wait("b may still serve", |seen| {
+        seen.removed.iter().any(|removed| removed.exit.as_str() == "b").then_some(())
+    });
+    is_out(&fleet, 3, "c");
+    assert!(!must_stop(&fleet.exits[3]), "the backup's removal of c is older than c");
+    fleet.exits[1].start_link();
+    is_out(&fleet, 1, "b");
+    assert!(must_stop(&fleet.exits[1]), "b was removed, and serves on");
+    fleet.exits[0].wait("b has confirmed", |seen| seen.removed.is_empty().then_some(()));
 }
 
 #[test]
