@@ -225,6 +225,9 @@ async fn store_roster(fleet: &mut Connected, exit: &ExitId, in_roster: InRoster)
         InRoster::Yes => format!(
             "Clients still find it in the roster: run `warren fleet remove {exit} --fleet-key FILE`.\n"
         ),
+        InRoster::Unreadable(error) => format!(
+            "Clients may still find it in the roster: {error:#}.\nThen run `warren fleet remove {exit} --fleet-key FILE`.\n"
+        ),
         InRoster::No => String::new(),
     })
 }
