@@ -129,6 +129,13 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
 /// If it may not, and the fleet knows the exit.
 async fn check_right(fleet: &mut Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<()> {
     let name = user_name(&fleet.config.fleet, exit);
+    // A user can see itself, but cannot remove itself.
+    if admin.user(fleet)?.is_some_and(|user| user == name) {
+        bail!(
+            "nothing was changed, because {exit} cannot remove its own etcd user, {name}; take this exit out of its fleet with \
+             `warren fleet leave`, or give --admin and --admin-password-file"
+        );
+    }
     let looked = users::is_there(&admin.connect(fleet).await?, &name).await;
     let member = in_words(fleet.client.get(fleet.keys.name(&Key::Member(exit.clone())), None).await)?;
     let is_known =

@@ -120,8 +120,12 @@ fn remove_takes_the_user_of_an_exit_that_has_not_joined_or_changes_nothing() {
         let refused = fleet_fails(&at("e"), &["remove", exit, "--force"]);
         assert!(refused.contains("nothing was changed") && refused.contains("--admin"), "{refused}");
     }
+    // An exit's own user can see itself, but cannot remove itself.
+    let refused = fleet_fails(&at("e"), &["remove", "e", "--force"]);
+    assert!(refused.contains("nothing was changed") && refused.contains("`warren fleet leave`"), "{refused}");
     let status = fleet_ok(a, &["status"]);
     assert!(status.contains("serving") && status.contains("c     has a ticket"), "{status}");
+    assert!(status.contains("e     has joined"), "{status}");
     fleet_ok(a, &["remove", "c"]);
     assert!(!fleet.opens("c") && fleet.opens("d"), "the controls");
     // If an exit leaves, an exit whose user has the right removes the user.
