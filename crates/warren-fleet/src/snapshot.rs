@@ -152,7 +152,7 @@ impl StateDirectory {
     pub(crate) fn lock_link(&self) -> anyhow::Result<LockFile> {
         /// A killed link keeps the lock until its last thread has ended.
         const WAIT: Duration = Duration::from_secs(1);
-        // No lock file is left when the exit leaves its fleet. Only the directory's owner can open the directory.
+        // Only the directory's owner can open the directory.
         let lock = LockFile::of_directory(&self.path, WAIT)
             .with_context(|| format!("{} cannot be locked; check its file system", self.path.display()))?;
         lock.with_context(|| {

@@ -36,9 +36,12 @@ pub(crate) struct DrainArguments {
 pub(crate) struct RemoveArguments {
     /// The exit's name.
     exit: String,
-    /// Remove it even if it serves clients now. If it was removed earlier: it no longer runs, so it counts as stopped.
-    #[arg(long)]
+    /// Remove it even if it serves clients now.
+    #[arg(long, conflicts_with = "stopped")]
     force: bool,
+    /// You know that it no longer runs: it counts as stopped, even if it has not confirmed its removal.
+    #[arg(long)]
+    stopped: bool,
     /// The file of the fleet key, to sign a roster without the exit.
     #[arg(long, value_name = "FILE")]
     fleet_key: Option<PathBuf>,
@@ -81,34 +84,27 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     check_right(&mut fleet, &exit, &arguments.admin).await?;
     // The tickets are voided first, so that no host joins in between. A member has no tickets.
     let had_tickets = users::void_tickets(&mut fleet.client, &fleet.keys, &exit).await?;
+    let had_grant = users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some();
     let heartbeat = fleet.keys.name(&Key::Heartbeat(exit.clone()));
     let is_alive = !in_words(fleet.client.get(heartbeat, None).await)?.kvs().is_empty();
     let was_member = take_out(&mut fleet, &exit, arguments.force).await?;
-    let serving = if was_member { still_serving(&mut fleet, &exit, is_alive).await? } else { String::new() };
-    // The operator says that this exit, which was removed earlier, no longer runs.
-    let has_stopped =
-        !was_member && arguments.force && confirm_removal(&mut fleet.client, &fleet.keys, &exit).await?;
-    let is_known = was_member
-        || has_stopped
-        || had_tickets
-        || users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some();
-    let roster = match in_roster {
-        InRoster::Without(signed) => {
-            let (stored, signed) = *signed;
-            let again = || format!("{exit} is out of the fleet, but still in the roster; run this again");
-            roster::store(&mut fleet, &stored, &signed).await.with_context(again)?;
-            format!("{exit} is no longer in the roster. {}", roster::summary(&signed))
-        }
-        InRoster::Yes => format!(
-            "Clients still find it in the roster: run `warren fleet remove {exit} --fleet-key FILE`.\n"
-        ),
-        InRoster::No => String::new(),
-    };
+    // If an earlier command was interrupted, the exit still has its user, and may still confirm its removal.
+    let may_confirm = if was_member { is_alive } else { had_grant };
+    let serving = serving(&mut fleet, &exit, arguments.stopped, may_confirm).await.with_context(|| {
+        format!(
+            "{exit} is out of the fleet, but it is not known whether it still serves clients; run this again"
+        )
+    })?;
+    let is_known = was_member || had_tickets || had_grant || !serving.is_empty();
+    let is_listed = matches!(in_roster, InRoster::Yes | InRoster::Without(_));
+    let roster = store_roster(&mut fleet, &exit, in_roster).await.with_context(|| {
+        format!("{exit} is out of the fleet{serving}. It is still in the roster, so run this again")
+    })?;
     let had_user = match remove_user(&fleet, &exit, &arguments.admin).await {
         Err(_) if !is_known => false,
         removed => removed.with_context(|| {
             format!(
-                "{exit} is out of the fleet and its tickets are void, but its etcd user, {}, may still exist: run this again \
+                "{exit} is out of the fleet{serving}. Its tickets are void, but its etcd user, {}, may still exist, so run this again \
                  with --admin and --admin-password-file",
                 user_name(&fleet.config.fleet, &exit)
             )
@@ -117,9 +113,9 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let what = match (was_member, is_known || had_user) {
         (true, _) => format!("{exit} is removed from the fleet{serving}.\n"),
         (false, true) => format!(
-            "{exit} is not in the fleet. Any tickets and etcd user that it still had are now removed.\n"
+            "{exit} is not in the fleet{serving}. Any tickets and etcd user that it still had are now removed.\n"
         ),
-        (false, false) if roster.is_empty() => {
+        (false, false) if !is_listed => {
             bail!("the fleet has no exit {exit}; `warren fleet status` lists all")
         }
         (false, false) => String::new(),
@@ -133,6 +129,13 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
 /// If it may not, and the fleet knows the exit.
 async fn check_right(fleet: &mut Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<()> {
     let name = user_name(&fleet.config.fleet, exit);
+    // A user can see itself, but cannot remove itself.
+    if admin.user(fleet)?.is_some_and(|user| user == name) {
+        bail!(
+            "nothing was changed, because {exit} cannot remove its own etcd user, {name}; take this exit out of its fleet with \
+             `warren fleet leave`, or give --admin and --admin-password-file"
+        );
+    }
     let looked = users::is_there(&admin.connect(fleet).await?, &name).await;
     let member = in_words(fleet.client.get(fleet.keys.name(&Key::Member(exit.clone())), None).await)?;
     let is_known =
@@ -160,7 +163,7 @@ async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyh
     if !is_forced {
         compares.push(Compare::version(heartbeat, CompareOp::Equal, 0));
     }
-    let removal = removal_of(pair.parse("exit").unwrap_or_default());
+    let removal = removal_of(pair.parse("exit"));
     let then = leaving(&fleet.keys, exit, Some(removal))?;
     let look = TxnOp::get(member, None);
     let answer = in_words(fleet.client.txn(Txn::new().when(compares).and_then(then).or_else([look])).await)?;
@@ -170,16 +173,27 @@ async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyh
     Ok(answer.succeeded())
 }
 
-/// How long a removed exit may serve if it does not hear of its removal. Its `max_staleness` began at the latest just now.
-fn removal_of(member: Member) -> Removal {
+/// How long a removed exit may serve if it does not hear of its removal. Its `max_staleness` began at the latest just now. `None`:
+/// the exit's value in the store cannot be read, so it may serve for good.
+fn removal_of(member: Option<Member>) -> Removal {
+    let Some(member) = member else { return Removal { until: None, has_stopped: false } };
     let seconds = member.max_staleness.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
     let until = seconds.map(|seconds| (milliseconds(SystemTime::now()) / 1_000).saturating_add(seconds));
     // An exit without a key was never linked, so it serves nobody.
     Removal { until, has_stopped: member.key.is_none() }
 }
 
-/// Waits until a removed exit confirms that it stops serving. Returns what to tell the operator if it does not.
-async fn still_serving(fleet: &mut Connected, exit: &ExitId, is_alive: bool) -> anyhow::Result<String> {
+/// Whether a removed exit still serves clients, as a clause for the operator. `says_stopped`: the operator knows that it no longer
+/// runs. `may_confirm`: it may be linked to the store, so it has some time to confirm that it stops.
+async fn serving(
+    fleet: &mut Connected,
+    exit: &ExitId,
+    says_stopped: bool,
+    may_confirm: bool,
+) -> anyhow::Result<String> {
+    if says_stopped && confirm_removal(&mut fleet.client, &fleet.keys, exit).await? {
+        return Ok(", and counts as stopped from now on".to_owned());
+    }
     let key = fleet.keys.name(&Key::RemovedExit(exit.clone()));
     let began = Instant::now();
     loop {
@@ -188,7 +202,7 @@ async fn still_serving(fleet: &mut Connected, exit: &ExitId, is_alive: bool) -> 
         let removal = value.as_deref().and_then(Removal::read);
         // Without this value, the exit has joined again or has left.
         let Some(Removal { until, has_stopped: false }) = removal else { return Ok(String::new()) };
-        if is_alive && began.elapsed() < CONFIRMED_WITHIN {
+        if may_confirm && began.elapsed() < CONFIRMED_WITHIN {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         }
@@ -197,17 +211,54 @@ async fn still_serving(fleet: &mut Connected, exit: &ExitId, is_alive: bool) -> 
                 let left = until.saturating_sub(milliseconds(SystemTime::now()) / 1_000);
                 format!("for another {} min (its max_staleness)", (left.max(0) + 59) / 60)
             }
-            None => "for good, because its max_staleness is \"never\"".to_owned(),
+            None => "for good, because its max_staleness is \"never\" or not known".to_owned(),
         };
         return Ok(format!(
             ", but it has not confirmed that it stops serving. If it still runs, it may serve the fleet's clients {how_long}, even clients \
-             that you remove now. Stop it on its host, and then run `warren fleet remove {exit} --force` again, so that it no longer counts as \
+             that you remove now. Stop it on its host, and then run `warren fleet remove {exit} --stopped`, so that it no longer counts as \
              serving"
         ));
     }
 }
 
+/// Stores the roster without the exit. Returns what to tell the operator about the roster.
+async fn store_roster(fleet: &mut Connected, exit: &ExitId, in_roster: InRoster) -> anyhow::Result<String> {
+    Ok(match in_roster {
+        InRoster::Without(signed) => {
+            let (stored, signed) = *signed;
+            roster::store(fleet, &stored, &signed).await?;
+            format!("{exit} is no longer in the roster. {}", roster::summary(&signed))
+        }
+        InRoster::Yes => format!(
+            "Clients still find it in the roster: run `warren fleet remove {exit} --fleet-key FILE`.\n"
+        ),
+        InRoster::Unreadable(error) => format!(
+            "Clients may still find it in the roster: {error:#}.\nThen run `warren fleet remove {exit} --fleet-key FILE`.\n"
+        ),
+        InRoster::No => String::new(),
+    })
+}
+
 /// Removes the etcd user of an exit that is not in the fleet. Returns whether there was one.
 async fn remove_user(fleet: &Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<bool> {
     users::remove_of(&mut admin.connect(fleet).await?, &fleet.keys, exit).await
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_session::PublicKey;
+
+    use super::*;
+
+    #[test]
+    fn only_an_exit_that_was_never_linked_counts_as_stopped_when_it_is_removed() {
+        let linked = Member { key: Some(PublicKey([1; 32])), max_staleness: Some(60), ..Member::default() };
+        let now = milliseconds(SystemTime::now()) / 1_000;
+        let removal = removal_of(Some(linked.clone()));
+        assert!(!removal.has_stopped && (now + 60..now + 65).contains(&removal.until.unwrap()));
+        let never = Member { max_staleness: None, ..linked };
+        assert_eq!(removal_of(Some(never)), Removal { until: None, has_stopped: false });
+        assert_eq!(removal_of(None), Removal { until: None, has_stopped: false }, "its value cannot be read");
+        assert!(removal_of(Some(Member::default())).has_stopped);
+    }
 }

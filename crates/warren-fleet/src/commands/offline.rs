@@ -122,8 +122,12 @@ pub(crate) async fn publish(
 ) -> anyhow::Result<()> {
     let signed = load(&arguments.file)?;
     let mut fleet = connect(directories.config).await?;
-    check_reported(newest_of_exits(&mut fleet).await?, signed.content().serial)?;
     let stored = read(&mut fleet, directories.state).await?;
+    let has = |roster: &SignedRoster, exit: &ExitId| roster.content().exit(exit.as_str()).is_some();
+    let is_left_out =
+        |exit: &ExitId| !has(&signed, exit) && stored.roster.as_ref().is_some_and(|known| has(known, exit));
+    let reported = newest_of_exits(&mut fleet, is_left_out).await?;
+    check_reported(&fleet.keys, reported, signed.content().serial)?;
     match &stored.roster {
         Some(known) => {
             // This is the check that clients make, so clients accept every roster that is published.

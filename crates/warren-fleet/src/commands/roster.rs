@@ -1,5 +1,6 @@
 //! `warren fleet admit`, `warren fleet rotate-key`, and the roster's part of `warren fleet remove`. All of them need the fleet key.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -13,13 +14,14 @@ use warren_host::durable_file::remove_abandoned;
 use warren_host::{directory_of, read_plain};
 use warren_session::PublicKey;
 use warren_session::roster::{
-    ExitState, FleetKey, RosterChange, RosterEndpoint, RosterExit, SignedRoster, begin, change, rotate,
+    ExitState, FleetKey, RosterChange, RosterEndpoint, RosterError, RosterExit, SignedRoster, begin, change,
+    rotate,
 };
 
 use super::{Connected, connect, print};
 use crate::config::read_text;
 use crate::exits::{Heartbeat, Member};
-use crate::keys::Key;
+use crate::keys::{Key, Keys};
 use crate::planted::reached;
 use crate::run::Directories;
 use crate::store::restored::newer_roster;
@@ -109,7 +111,7 @@ pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArgumen
     let key = member.key.with_context(|| {
         format!("the exit {id} has not been linked yet, so its key is not known; start warren-fleet there")
     })?;
-    let stored = read_newest(&mut fleet, directories.state).await?;
+    let stored = read_newest(&mut fleet, directories.state, None).await?;
     let before = stored.roster.as_ref().and_then(|roster| roster.content().exit(id.as_str()));
     let known = before.map(|exit| exit.public_keys.as_slice()).unwrap_or_default();
     check_keys(&id, key, known, &arguments.public_key)?;
@@ -172,6 +174,8 @@ pub(super) enum InRoster {
     No,
     /// The exit is in the roster, and there is no fleet key to sign another one.
     Yes,
+    /// The store's roster is damaged, and there is no fleet key to sign another one.
+    Unreadable(anyhow::Error),
     /// The next roster, without the exit.
     Without(Box<(Stored, SignedRoster)>),
 }
@@ -179,14 +183,22 @@ pub(super) enum InRoster {
 /// Signs a roster without the exit, if it is in the roster and there is a fleet key. Stores nothing.
 ///
 /// # Errors
-/// If the roster cannot be read or signed.
+/// If the store does not answer, or there is a fleet key and the roster cannot be read or signed.
 pub(super) async fn sign_without(
     fleet: &mut Connected,
     state: &Path,
     exit: &ExitId,
     key: Option<&FleetKey>,
 ) -> anyhow::Result<InRoster> {
-    let stored = if key.is_some() { read_newest(fleet, state).await? } else { read(fleet, state).await? };
+    let read = match key {
+        Some(_) => read_newest(fleet, state, Some(exit)).await,
+        None => read(fleet, state).await,
+    };
+    let stored = match read {
+        // This removal does not change the roster, so a damaged one is no obstacle.
+        Err(error) if key.is_none() && error.is::<RosterError>() => return Ok(InRoster::Unreadable(error)),
+        read => read?,
+    };
     let Some(old) = stored.roster.as_ref().filter(|old| old.content().exit(exit.as_str()).is_some()) else {
         return Ok(InRoster::No);
     };
@@ -205,7 +217,7 @@ pub(crate) async fn rotate_key(
     arguments: &RotateKeyArguments,
 ) -> anyhow::Result<()> {
     let mut fleet = connect(directories.config).await?;
-    let stored = read_newest(&mut fleet, directories.state).await?;
+    let stored = read_newest(&mut fleet, directories.state, None).await?;
     let old =
         stored.roster.as_ref().context("there is no roster yet; `warren fleet admit` signs the first one")?;
     let signer = old.content().signer;
@@ -287,28 +299,41 @@ pub(super) async fn read(fleet: &mut Connected, state: &Path) -> anyhow::Result<
 /// The command that puts an exit's roster into the store.
 const PUT_BACK: &str = "warren fleet publish /var/lib/warren/exit/roster";
 
-/// As [`read`], for a command that signs the next roster.
+/// As [`read`], for a command that signs the next roster. `without`: the exit that this roster leaves out.
 ///
 /// # Errors
 /// As [`read`], and if an exit has a newer roster.
-async fn read_newest(fleet: &mut Connected, state: &Path) -> anyhow::Result<Stored> {
-    let reported = newest_of_exits(fleet).await?;
+async fn read_newest(
+    fleet: &mut Connected,
+    state: &Path,
+    without: Option<&ExitId>,
+) -> anyhow::Result<Stored> {
+    let reported = newest_of_exits(fleet, |exit| Some(exit) == without).await?;
     let stored = read(fleet, state).await?;
     let serial = stored.roster.as_ref().map_or(0, |roster| roster.content().serial);
-    check_reported(reported, serial)?;
+    check_reported(&fleet.keys, reported, serial)?;
     Ok(stored)
 }
 
-/// The exit whose roster has the highest serial, as the heartbeats of the exits say, with the serial.
+/// The exit whose roster has the highest serial, as the heartbeats of the fleet's exits say, with the serial. An exit proves no
+/// serial, so exits that are not in the fleet or that the next roster leaves out have no say: they could prevent every roster.
 ///
 /// # Errors
 /// If the store does not answer.
-pub(super) async fn newest_of_exits(fleet: &mut Connected) -> anyhow::Result<Option<(String, u64)>> {
-    let (prefix, all) = (fleet.keys.heartbeats(), GetOptions::new().with_prefix());
-    let answer = in_words(fleet.client.get(prefix, Some(all)).await)?;
+pub(super) async fn newest_of_exits(
+    fleet: &mut Connected,
+    is_left_out: impl Fn(&ExitId) -> bool,
+) -> anyhow::Result<Option<(ExitId, u64)>> {
+    let all = GetOptions::new().with_prefix();
+    let answer = in_words(fleet.client.get(fleet.keys.members(), Some(all.clone().with_keys_only())).await)?;
+    let members: BTreeSet<_> =
+        pairs_of(&answer).iter().filter_map(|pair| fleet.keys.parse(&pair.key)).collect();
+    let answer = in_words(fleet.client.get(fleet.keys.heartbeats(), Some(all)).await)?;
     let reported = pairs_of(&answer).into_iter().filter_map(|pair| {
         let Some(Key::Heartbeat(exit)) = fleet.keys.parse(&pair.key) else { return None };
-        Some((exit.to_string(), pair.parse::<Heartbeat>("heartbeat")?.roster))
+        let counts = members.contains(&Key::Member(exit.clone())) && !is_left_out(&exit);
+        let heartbeat = counts.then(|| pair.parse::<Heartbeat>("heartbeat")).flatten()?;
+        Some((exit, heartbeat.roster))
     });
     Ok(reported.max_by_key(|(_, serial)| *serial))
 }
@@ -317,11 +342,17 @@ pub(super) async fn newest_of_exits(fleet: &mut Connected) -> anyhow::Result<Opt
 ///
 /// # Errors
 /// If one has.
-pub(super) fn check_reported(reported: Option<(String, u64)>, serial: u64) -> anyhow::Result<()> {
+pub(super) fn check_reported(
+    keys: &Keys,
+    reported: Option<(ExitId, u64)>,
+    serial: u64,
+) -> anyhow::Result<()> {
     match reported {
         Some((exit, newer)) if newer > serial => bail!(
             "the exit {exit} has roster {newer}, which the store has lost, so exits and clients would refuse this one; nothing was stored. \
-             First run `{PUT_BACK}` at {exit}. If its roster belongs to an earlier fleet, delete that file there and restart the exit instead"
+             First run `{PUT_BACK}` at {exit}. If its roster belongs to an earlier fleet, delete that file there and restart the exit instead. \
+             If {exit} has no such roster, its claim in the store is false: delete it with `etcdctl del {}`, or remove {exit} from the fleet",
+            keys.name(&Key::Heartbeat(exit.clone()))
         ),
         Some(_) | None => Ok(()),
     }

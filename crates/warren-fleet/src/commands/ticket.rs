@@ -65,6 +65,16 @@ impl AdminArguments {
         Ok(options)
     }
 
+    /// The name of the user of these arguments, if it has one.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub(super) fn user(&self, fleet: &Connected) -> anyhow::Result<Option<String>> {
+        let StoreOptions { user, identity, .. } = self.options(fleet)?;
+        let of_certificate = || common_name(&identity?.0).ok();
+        Ok(user.map(|(name, _)| name).or_else(of_certificate))
+    }
+
     /// Connects as the user of these arguments.
     ///
     /// # Errors

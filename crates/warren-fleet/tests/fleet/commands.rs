@@ -120,8 +120,12 @@ fn remove_takes_the_user_of_an_exit_that_has_not_joined_or_changes_nothing() {
         let refused = fleet_fails(&at("e"), &["remove", exit, "--force"]);
         assert!(refused.contains("nothing was changed") && refused.contains("--admin"), "{refused}");
     }
+    // An exit's own user can see itself, but cannot remove itself.
+    let refused = fleet_fails(&at("e"), &["remove", "e", "--force"]);
+    assert!(refused.contains("nothing was changed") && refused.contains("`warren fleet leave`"), "{refused}");
     let status = fleet_ok(a, &["status"]);
     assert!(status.contains("serving") && status.contains("c     has a ticket"), "{status}");
+    assert!(status.contains("e     has joined"), "{status}");
     fleet_ok(a, &["remove", "c"]);
     assert!(!fleet.opens("c") && fleet.opens("d"), "the controls");
     // If an exit leaves, an exit whose user has the right removes the user.
@@ -374,7 +378,7 @@ fn an_exit_that_has_left_keeps_no_copy_even_if_its_link_still_runs_and_it_can_jo
     std::fs::write(&roster, "").unwrap();
     let left = fleet.directory.path().join("left.toml").display().to_string();
     let said = fleet_ok(&b.directory, &["leave", "--clients", &left]);
-    assert!(said.contains("1 client is in"), "{said}");
+    assert!(said.contains("has 1 client"), "{said}");
     assert!(!roster.exists());
     wait_for("its link ends by itself", Duration::from_secs(10), || {
         b.log().contains("this link ends").then_some(())
@@ -439,10 +443,37 @@ fn a_removed_exit_stops_before_its_user_is_gone_and_one_that_does_not_hear_is_re
     });
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!(until.unwrap().abs_diff(now as i64 + 3_600) < 60, "{until:?}");
-    // The operator may know better, or it hears of it later.
+    // It hears of it later.
     fleet.exits[1].start_link();
     fleet.exits[1].wait("it must stop", |seen| is_removed(&seen.store).then_some(()));
     fleet.exits[0].wait("it has confirmed", |seen| seen.removed.is_empty().then_some(()));
+}
+
+#[test]
+fn a_removed_exit_that_hears_nothing_counts_as_stopped_only_if_the_operator_says_so() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    fleet.exits[1].stop_link("KILL");
+    let refused = fleet_fails(&a, &["remove", "b", "--stopped"]);
+    assert!(refused.contains("serves clients now"), "{refused}");
+    assert!(fleet_fails(&a, &["remove", "b", "--stopped", "--force"]).contains("cannot be used with"));
+    let unconfirmed = "has not confirmed that it stops serving";
+    // An operator repeats a command that has failed or was interrupted.
+    for state in ["b is removed from the fleet", "b is not in the fleet"] {
+        let said = fleet_ok(&a, &["remove", "b", "--force"]);
+        assert!(said.contains(state) && said.contains(unconfirmed), "{said}");
+        assert!(said.contains("`warren fleet remove b --stopped`"), "{said}");
+    }
+    fleet.exits[0].wait("it may still serve", |seen| (seen.removed.len() == 1).then_some(()));
+    let said = fleet_ok(&a, &["remove", "b", "--stopped"]);
+    assert!(said.contains("b is not in the fleet, and counts as stopped from now on."), "{said}");
+    fleet.exits[0].wait("it counts as stopped", |seen| seen.removed.is_empty().then_some(()));
+
+    // A member whose value cannot be read may serve.
+    fleet.exits[2].stop_link("TERM");
+    fleet.store.etcdctl_ok(&["put", "/warren/fleet/mb/c", "junk"]);
+    let said = fleet_ok(&a, &["remove", "c", "--force"]);
+    assert!(said.contains(unconfirmed) && said.contains("for good"), "{said}");
 }
 
 #[test]

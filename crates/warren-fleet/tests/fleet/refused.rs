@@ -64,8 +64,12 @@ fn a_remove_with_a_wrong_key_or_a_damaged_roster_leaves_the_exit_in_the_fleet() 
     let roster = std::fs::read_to_string(fleet.path("roster")).unwrap();
     fleet.store.etcdctl_ok(&["put", "/warren/fleet/ro", "junk"]);
     assert!(refused(a, &remove(&right)).contains("publish"));
-    assert!(refused(a, &["remove", "b", "--force"]).contains("publish"));
     assert!(fleet.is_member("b"));
+    // Without a fleet key, the command would not change the roster.
+    let said = fleet_ok(a, &["remove", "c", "--force"]);
+    assert!(said.contains("c is removed") && said.contains("the roster in the store is damaged"), "{said}");
+    assert!(said.contains("`warren fleet remove c --fleet-key FILE`") && !fleet.is_member("c"), "{said}");
+    assert!(refused(a, &["remove", "x", "--force"]).contains("no exit x"));
 
     // An exit puts its own roster in the place of the damaged one.
     std::fs::create_dir_all(a.join("state/exit")).unwrap();
@@ -185,6 +189,34 @@ fn a_roster_that_exits_would_refuse_is_not_signed_until_an_exit_has_put_its_own_
     std::fs::write(a.join("state/exit/roster"), newest).unwrap();
     fleet_ok(a, &["publish", &a.join("state/exit/roster").display().to_string()]);
     assert!(fleet_ok(&mine, &admit).contains("Roster 3 has a, b, c;"));
+}
+
+#[test]
+fn an_exit_with_a_false_claim_prevents_neither_its_removal_nor_that_of_others_once_it_is_out() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    ["a", "b", "c"].iter().for_each(|exit| fleet.admit(exit));
+    let get = ["get", "/warren/fleet/ex/c", "--print-value-only"];
+    let mut heartbeat: serde_json::Value = serde_json::from_str(&fleet.store.etcdctl_ok(&get)).unwrap();
+    heartbeat["roster"] = 99.into();
+    let (roster, right) = (fleet.path("roster"), fleet.path("fleet.key"));
+    fleet.exits.iter_mut().skip(1).for_each(|exit| exit.stop_link("TERM"));
+    let claims = |exit: &str| {
+        fleet.store.etcdctl_ok(&["put", &format!("/warren/fleet/ex/{exit}"), &heartbeat.to_string()]);
+    };
+    let remove = ["remove", "b", "--force", "--fleet-key", &right];
+    claims("c");
+    let said = refused(&a, &remove);
+    assert!(said.contains("has roster 99") && said.contains("`etcdctl del /warren/fleet/ex/c`"), "{said}");
+    assert!(fleet.is_member("b"));
+    // A roster that leaves the exit out.
+    fleet_ok(&a, &["sign", &roster, "--fleet-key", &right, "--remove", "c"]);
+    assert!(fleet_ok(&a, &["publish", &roster]).contains("Roster 4 has a, b;"));
+    // The exit is out of the fleet, and claims the same.
+    fleet.store.etcdctl_ok(&["del", "/warren/fleet/mb/c"]);
+    claims("b");
+    let said = fleet_ok(&a, &remove);
+    assert!(said.contains("Roster 5 has a;") && !fleet.is_member("b"), "{said}");
 }
 
 #[test]
