@@ -11,7 +11,7 @@ use warren_session::roster::FleetKey;
 use crate::commands::Secure;
 use crate::support::certificates::{make_authority, make_certificate};
 use crate::support::exit::{Exit, key};
-use crate::support::{fleet_fails, fleet_ok, wait_for};
+use crate::support::{fleet_at_once, fleet_fails, fleet_ok, wait_for};
 use crate::{Fleet, three_exits};
 
 /// What a refused command has said: one sentence, written as `warren` writes errors.
@@ -217,6 +217,30 @@ fn an_exit_with_a_false_claim_prevents_neither_its_removal_nor_that_of_others_on
     claims("b");
     let said = fleet_ok(&a, &remove);
     assert!(said.contains("Roster 5 has a;") && !fleet.is_member("b"), "{said}");
+}
+
+#[test]
+fn a_removal_that_fails_halfway_still_says_that_the_exit_may_serve() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    fleet.admit("b");
+    let right = fleet.path("fleet.key");
+    let remove = ["remove", "b", "--force", "--fleet-key", &right];
+    fleet.exits[1].stop_link("KILL");
+    let output = std::thread::scope(|scope| {
+        let removal = scope.spawn(|| fleet_at_once(&[(&a, remove.to_vec())]).remove(0));
+        let removed = || fleet.store.etcdctl_ok(&["get", "/warren/fleet/xr/b"]);
+        wait_for("it is out", Duration::from_secs(5), || (!removed().is_empty()).then_some(()));
+        // While the command waits for b, somebody else signs a roster.
+        fleet.admit("c");
+        removal.join().unwrap()
+    });
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("somebody else has just signed"), "{said}");
+    assert!(said.contains("has not confirmed that it stops serving") && said.contains("--stopped"), "{said}");
+    let said = fleet_ok(&a, &remove);
+    assert!(said.contains("has not confirmed that it stops serving"), "{said}");
+    assert!(said.contains("Roster 3 has c;"), "{said}");
 }
 
 #[test]
