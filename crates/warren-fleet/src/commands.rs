@@ -17,7 +17,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
+use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
 use serde::Serialize;
 
 pub(crate) use self::backup::{BackupArguments, backup};
@@ -32,6 +32,7 @@ pub(crate) use self::status::{StatusArguments, status};
 pub(crate) use self::ticket::{TicketArguments, ticket};
 use crate::config::FleetConfig;
 use crate::keys::{Key, Keys};
+use crate::link::{Contents, read};
 use crate::meta::Meta;
 use crate::store::{in_words, pairs_of};
 
@@ -41,6 +42,15 @@ pub(crate) struct Connected {
     pub(crate) keys: Keys,
     pub(crate) client: Client,
     pub(crate) meta: Meta,
+}
+
+impl Connected {
+    /// Reads all values whose keys begin with `prefix`. Also returns the store's revision.
+    async fn read_below(&mut self, prefix: String) -> anyhow::Result<(i64, Contents)> {
+        let answer = in_words(self.client.get(prefix, Some(GetOptions::new().with_prefix())).await)?;
+        let revision = answer.header().context("etcd's answer has no header")?.revision();
+        Ok((revision, read(&self.keys, None, &pairs_of(&answer))))
+    }
 }
 
 /// Connects to the fleet of `fleet.toml`.

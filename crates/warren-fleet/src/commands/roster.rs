@@ -1,13 +1,12 @@
 //! `warren fleet admit`, `warren fleet rotate-key`, and the roster's part of `warren fleet remove`. All of them need the fleet key.
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_config::storage::create_new;
 use warren_fleet_link::ExitId;
 use warren_host::durable_file::remove_abandoned;
@@ -20,8 +19,9 @@ use warren_session::roster::{
 
 use super::{Connected, connect, print};
 use crate::config::read_text;
-use crate::exits::{Heartbeat, Member};
+use crate::exits::Member;
 use crate::keys::{Key, Keys};
+use crate::link::Contents;
 use crate::planted::reached;
 use crate::run::Directories;
 use crate::store::restored::newer_roster;
@@ -324,17 +324,11 @@ pub(super) async fn newest_of_exits(
     fleet: &mut Connected,
     is_left_out: impl Fn(&ExitId) -> bool,
 ) -> anyhow::Result<Option<(ExitId, u64)>> {
-    let all = GetOptions::new().with_prefix();
-    let answer = in_words(fleet.client.get(fleet.keys.members(), Some(all.clone().with_keys_only())).await)?;
-    let members: BTreeSet<_> =
-        pairs_of(&answer).iter().filter_map(|pair| fleet.keys.parse(&pair.key)).collect();
-    let answer = in_words(fleet.client.get(fleet.keys.heartbeats(), Some(all)).await)?;
-    let reported = pairs_of(&answer).into_iter().filter_map(|pair| {
-        let Some(Key::Heartbeat(exit)) = fleet.keys.parse(&pair.key) else { return None };
-        let counts = members.contains(&Key::Member(exit.clone())) && !is_left_out(&exit);
-        let heartbeat = counts.then(|| pair.parse::<Heartbeat>("heartbeat")).flatten()?;
-        Some((exit, heartbeat.roster))
-    });
+    let (_, Contents { members, .. }) = fleet.read_below(fleet.keys.members()).await?;
+    let (_, Contents { heartbeats, .. }) = fleet.read_below(fleet.keys.heartbeats()).await?;
+    let counts = |exit: &ExitId| members.contains_key(exit) && !is_left_out(exit);
+    let reported = heartbeats.into_iter().filter(|(exit, _)| counts(exit));
+    let reported = reported.map(|(exit, heartbeat)| (exit, heartbeat.roster));
     Ok(reported.max_by_key(|(_, serial)| *serial))
 }
 
@@ -416,11 +410,8 @@ pub(super) fn read_or_make_key(path: &Path) -> anyhow::Result<(FleetKey, String)
 /// # Errors
 /// If it is, or the store does not answer.
 async fn check_no_exits(fleet: &mut Connected, key: &FleetKey, path: &Path) -> anyhow::Result<()> {
-    let (prefix, all) = (fleet.keys.members(), GetOptions::new().with_prefix());
-    let answer = in_words(fleet.client.get(prefix, Some(all)).await)?;
-    for pair in pairs_of(&answer) {
-        let Some(Key::Member(exit)) = fleet.keys.parse(&pair.key) else { continue };
-        let member: Option<Member> = pair.parse("exit");
+    let (_, Contents { members, .. }) = fleet.read_below(fleet.keys.members()).await?;
+    for (exit, member) in members {
         if member.and_then(|member| member.key).is_some_and(|it| it.0 == *key.public().as_bytes()) {
             bail!("{} has the key of the exit {exit}, not a fleet key; name another file", path.display());
         }

@@ -79,8 +79,8 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
         && contents.heartbeats.values().any(|heartbeat| heartbeat.applied < changed)
     {
         tokio::time::sleep(SOONEST_HEARTBEAT).await;
-        let (newer, pairs) = read_all(&fleet.client, &fleet.keys).await?;
-        (revision, contents) = (newer, read(&fleet.keys, None, &pairs));
+        let (newer, seen) = fleet.read_below(fleet.keys.heartbeats()).await?;
+        (revision, contents.heartbeats) = (newer, seen.heartbeats);
     }
     let count = |is: fn(&RowId) -> bool| contents.rows.iter().filter(|(id, _)| is(id)).count();
     let is_unused = |row: &RowChange| matches!(row, RowChange::Invitation { invitation: Some(invitation), .. } if invitation.used_by.is_none());
