@@ -53,8 +53,9 @@ impl Tail {
         }
         let written = file.write_at(bytes, self.length).and_then(|()| file.sync());
         if let Err(error) = written {
-            // The append is reported as failed, so no reader may find its line.
-            self.is_torn = file.truncate(self.length).is_err();
+            // The append is reported as failed, so no reader may find its line, not even after a loss of power. Without the sync, the
+            // whole line could then be back.
+            self.is_torn = file.truncate(self.length).and_then(|()| file.sync()).is_err();
             return Err(error);
         }
         self.length += bytes.len() as u64;
@@ -74,6 +75,8 @@ mod tests {
     #[derive(Default)]
     struct Faulty {
         bytes: RefCell<Vec<u8>>,
+        /// Whether a loss of power may bring back an earlier state.
+        is_unsynced: Cell<bool>,
         /// How many bytes the next write writes before it fails.
         room: Cell<Option<usize>>,
         no_sync: Cell<bool>,
@@ -82,6 +85,7 @@ mod tests {
 
     impl Storage for Faulty {
         fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            self.is_unsynced.set(true);
             let mut all = self.bytes.borrow_mut();
             let offset = usize::try_from(offset).map_err(io::Error::other)?;
             let written = self.room.get().unwrap_or(bytes.len()).min(bytes.len());
@@ -92,13 +96,18 @@ mod tests {
         }
 
         fn sync(&self) -> io::Result<()> {
-            if self.no_sync.get() { Err(io::Error::other("EIO")) } else { Ok(()) }
+            if self.no_sync.get() {
+                return Err(io::Error::other("EIO"));
+            }
+            self.is_unsynced.set(false);
+            Ok(())
         }
 
         fn truncate(&self, length: u64) -> io::Result<()> {
             if self.no_truncate.get() {
                 return Err(io::Error::other("EIO"));
             }
+            self.is_unsynced.set(true);
             self.bytes.borrow_mut().truncate(usize::try_from(length).map_err(io::Error::other)?);
             Ok(())
         }
@@ -121,6 +130,7 @@ mod tests {
                 }
                 prop_assert!(file.bytes.borrow().starts_with(&expected));
                 prop_assert!(tail.is_torn || *file.bytes.borrow() == expected);
+                prop_assert!(tail.is_torn || !file.is_unsynced.get(), "a failed append can be back after a loss of power");
             }
             file.room.set(None);
             file.no_sync.set(false);
