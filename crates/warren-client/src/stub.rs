@@ -32,11 +32,12 @@ const PORT: u16 = 53;
 /// queries.
 const MOST_QUERIES: usize = 256;
 const MOST_CONNECTIONS: usize = 32;
-/// How often each resolver is asked, how many resolvers are asked, and how long each may take. A program gives up after 5 s, and
-/// then repeats its query.
+/// How often each resolver is asked, how many resolvers are asked, and how long each may take at most.
 const ROUNDS: usize = 2;
 const MOST_SERVERS: usize = 3;
 const PATIENCE: Duration = Duration::from_millis(1500);
+/// How long all resolvers together may take. A program gives up after 5 s, and then repeats its query.
+const PATIENCE_FOR_ALL: Duration = Duration::from_millis(4500);
 /// How long a client may keep a connection open without a query.
 const IDLE: Duration = Duration::from_secs(10);
 /// How long the list of the host's own resolvers is used before it is read again.
@@ -149,7 +150,7 @@ impl Routing {
     async fn answer(
         &self,
         query: &[u8],
-        exchange: impl AsyncFn(SocketAddr, &Question, &[u8]) -> io::Result<Vec<u8>>,
+        exchange: impl AsyncFn(SocketAddr, (&Question, &[u8]), Duration) -> io::Result<Vec<u8>>,
     ) -> Option<Vec<u8>> {
         let question = match Question::of(query) {
             Ok(question) => question,
@@ -157,9 +158,9 @@ impl Routing {
         };
         let servers = self.servers(&question).await;
         let mut last = None;
-        for server in servers.iter().take(MOST_SERVERS).cycle().take(ROUNDS * servers.len().min(MOST_SERVERS))
-        {
-            if let Ok(answer) = exchange(*server, &question, query).await {
+        let asked = servers.get(..MOST_SERVERS).unwrap_or(&servers);
+        for server in asked.iter().cycle().take(ROUNDS * asked.len()) {
+            if let Ok(answer) = exchange(*server, (&question, query), patience(asked.len())).await {
                 if !question.is_worth_another(&answer) {
                     return Some(answer);
                 }
@@ -190,6 +191,12 @@ impl Routing {
         *known = Some((Instant::now() + KNOWN, servers.clone()));
         servers
     }
+}
+
+/// How long each of so many resolvers may take.
+fn patience(servers: usize) -> Duration {
+    let times = u32::try_from(ROUNDS * servers.max(1)).unwrap_or(u32::MAX);
+    PATIENCE.min(PATIENCE_FOR_ALL / times)
 }
 
 async fn serve_datagrams(socket: UdpSocket, routing: Arc<Routing>, dropped: Arc<AtomicU64>) {
@@ -245,7 +252,11 @@ async fn serve_connection(mut stream: TcpStream, routing: &Routing) -> io::Resul
 
 /// Asks one resolver by UDP, from a new port and with a new ID, so that an attacker who does not see the query cannot forge the
 /// answer.
-async fn ask_by_datagram(server: SocketAddr, question: &Question, query: &[u8]) -> io::Result<Vec<u8>> {
+async fn ask_by_datagram(
+    server: SocketAddr,
+    (question, query): (&Question, &[u8]),
+    patience: Duration,
+) -> io::Result<Vec<u8>> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -254,7 +265,7 @@ async fn ask_by_datagram(server: SocketAddr, question: &Question, query: &[u8]) 
     socket.connect(server).await?;
     let (id, asked) = question.with_own_id(query)?;
     socket.send(&asked).await?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience;
     let mut buffer = vec![0; 65_535];
     loop {
         let length = timeout_at(deadline, socket.recv(&mut buffer)).await??;
@@ -267,7 +278,11 @@ async fn ask_by_datagram(server: SocketAddr, question: &Question, query: &[u8]) 
 }
 
 /// Asks one resolver by TCP.
-async fn ask_by_connection(server: SocketAddr, question: &Question, query: &[u8]) -> io::Result<Vec<u8>> {
+async fn ask_by_connection(
+    server: SocketAddr,
+    (question, query): (&Question, &[u8]),
+    patience: Duration,
+) -> io::Result<Vec<u8>> {
     let exchange = async {
         let mut stream = TcpStream::connect(server).await?;
         let (id, asked) = question.with_own_id(query)?;
@@ -278,7 +293,7 @@ async fn ask_by_connection(server: SocketAddr, question: &Question, query: &[u8]
             false => Err(io::ErrorKind::InvalidData.into()),
         }
     };
-    timeout(PATIENCE, exchange).await?
+    timeout(patience, exchange).await?
 }
 
 /// Reads a message that follows its length (RFC 1035 section 4.2.2).
@@ -293,4 +308,19 @@ async fn write_message(stream: &mut TcpStream, message: &[u8]) -> io::Result<()>
     let length = u16::try_from(message.len()).map_err(io::Error::other)?;
     let framed = [length.to_be_bytes().as_slice(), message].concat();
     stream.write_all(&framed).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_comes_before_the_program_gives_up() {
+        const GIVES_UP: Duration = Duration::from_secs(5);
+        for servers in 1..=MOST_SERVERS {
+            let times = u32::try_from(ROUNDS * servers).unwrap();
+            assert!(patience(servers) * times < GIVES_UP, "{servers} resolvers");
+            assert!(patience(servers) >= Duration::from_millis(500), "{servers} resolvers");
+        }
+    }
 }
