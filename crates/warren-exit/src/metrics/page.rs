@@ -284,7 +284,7 @@ fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result 
     )?;
     families.counter(
         "warren_fleet_stays_refused",
-        "Sessions that clients could not keep after a failed move, because they had kept sessions too often shortly before.",
+        "How many times the exit refused a client that wanted to keep its session after a failed move, because the client had asked too often.",
         fleet.stays_refused,
     )?;
     let operation = |name: &str| [("operation", name.to_owned())];
