@@ -14,7 +14,7 @@ use crate::commands::{
     PublishArguments, RecoverArguments, RemoveArguments, RotateKeyArguments, SignArguments, StatusArguments,
     TicketArguments, print,
 };
-use crate::logging;
+use crate::logging::{self, LogFormat};
 use crate::run::{self, Directories};
 
 /// The environment variable by which a shell's completion script asks this program for candidates.
@@ -64,6 +64,9 @@ struct GlobalArguments {
     /// What to log: a level, or levels by module in the syntax of tracing filters.
     #[arg(long, global = true, env = "WARREN_LOG", value_name = "FILTER", default_value = "info")]
     log: String,
+    /// Format of the log lines of `run`: text for people, or one JSON object a line.
+    #[arg(long, global = true, env = "WARREN_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
 }
 
 #[derive(Debug, Subcommand)]
@@ -134,7 +137,8 @@ impl Arguments {
     /// # Errors
     /// If `--log` is not a filter.
     pub(crate) fn start_logging(&self) -> anyhow::Result<()> {
-        logging::start(&self.global.log, matches!(self.command, Command::Run))
+        let format = matches!(self.command, Command::Run).then_some(self.global.log_format);
+        logging::start(&self.global.log, format)
     }
 
     pub(crate) async fn carry_out(&self) -> anyhow::Result<()> {

@@ -4,17 +4,25 @@ use std::fmt;
 use std::io::IsTerminal as _;
 
 use anyhow::anyhow;
+use clap::ValueEnum;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Starts logging. `is_daemon`: the lines are a log, with the time of each line.
+/// The format of a log's lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Starts logging. With a format, the lines are a log, with the time of each line. Otherwise they are the warnings of a command.
 ///
 /// # Errors
 /// If the text is not a filter.
-pub(crate) fn start(filter: &str, is_daemon: bool) -> anyhow::Result<()> {
+pub(crate) fn start(filter: &str, format: Option<LogFormat>) -> anyhow::Result<()> {
     let parsed = EnvFilter::try_new(filter).map_err(|error| {
         anyhow!("--log {filter:?} is not a filter: {error}; use a level such as info, or target=level")
     })?;
@@ -23,11 +31,14 @@ pub(crate) fn start(filter: &str, is_daemon: bool) -> anyhow::Result<()> {
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal());
-    match is_daemon {
+    match format {
+        Some(LogFormat::Json) => builder.json().init(),
         // journald adds a timestamp itself.
-        true if std::env::var_os("JOURNAL_STREAM").is_some() => builder.without_time().init(),
-        true => builder.init(),
-        false => builder.event_format(OfCommand).init(),
+        Some(LogFormat::Text) if std::env::var_os("JOURNAL_STREAM").is_some() => {
+            builder.without_time().init()
+        }
+        Some(LogFormat::Text) => builder.init(),
+        None => builder.event_format(OfCommand).init(),
     }
     Ok(())
 }

@@ -31,7 +31,8 @@ pub(crate) struct JoinedPools {
     pub(crate) ipv6: Option<Ipv6Net>,
 }
 
-/// Replaces this process by `warren-fleet` with these arguments. The directories and the log's filter are those of this command line.
+/// Replaces this process by `warren-fleet` with these arguments. The directories and the log's filter and format are those of this
+/// command line.
 ///
 /// # Errors
 /// When the program is not installed or cannot be run.
@@ -46,7 +47,8 @@ pub(crate) fn run(
         .env("WARREN_CONFIG_DIR", config)
         .env("WARREN_RUNTIME_DIR", runtime)
         .env("WARREN_STATE_DIR", state)
-        .env("WARREN_LOG", &log.filter);
+        .env("WARREN_LOG", &log.filter)
+        .env("WARREN_LOG_FORMAT", log.format.name());
     Err(failed(&command.args(arguments).exec()))
 }
 
