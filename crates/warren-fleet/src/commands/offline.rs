@@ -2,11 +2,13 @@
 //! from another machine.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use warren_config::storage::LockFile;
 use warren_fleet_link::ExitId;
+use warren_host::directory_of;
 use warren_host::durable_file::{Owner, Unfinished, replace};
 use warren_session::PublicKey;
 use warren_session::roster::{
@@ -60,6 +62,7 @@ pub(crate) struct PublishArguments {
 /// # Errors
 /// If the roster cannot be read, signed or written.
 pub(crate) fn sign(arguments: &SignArguments) -> anyhow::Result<()> {
+    let _lock = lock(&arguments.file)?;
     let old = match arguments.file.exists() {
         true => Some(load(&arguments.file)?),
         false => None,
@@ -94,6 +97,22 @@ pub(crate) fn sign(arguments: &SignArguments) -> anyhow::Result<()> {
         path.display(),
         path.file_name().unwrap_or(path.as_os_str()).display()
     ))
+}
+
+/// Takes the lock of the roster's directory, which is held until the roster is written. Of two commands at the same time, the second
+/// would otherwise overwrite what the first has signed.
+fn lock(roster: &Path) -> anyhow::Result<LockFile> {
+    /// Signing takes milliseconds.
+    const WAIT: Duration = Duration::from_secs(5);
+    let directory = directory_of(roster);
+    let lock = LockFile::of_directory(directory, WAIT)
+        .with_context(|| format!("the directory {} cannot be locked", directory.display()))?;
+    lock.with_context(|| {
+        format!(
+            "another command has locked the directory {}; run this again when it has ended",
+            directory.display()
+        )
+    })
 }
 
 fn admitted(arguments: &SignArguments, old: Option<&SignedRoster>) -> anyhow::Result<RosterExit> {
@@ -157,6 +176,7 @@ pub(crate) async fn publish(
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use warren_session::roster::FleetKey;
 
     use super::*;
 
@@ -192,5 +212,32 @@ mod tests {
         assert!(signed(&[]).is_err() && signed(&["--admit", "ams1"]).is_err());
         std::fs::write(path("roster"), "nothing").unwrap();
         assert!(signed(&admit).unwrap_err().contains("has no signed roster"));
+    }
+
+    #[test]
+    fn of_several_commands_for_one_roster_at_once_none_is_lost() {
+        const COUNT: usize = 12;
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let (roster, key) = (path("roster"), path("fleet.key"));
+        let admit = |number: usize| {
+            let (name, endpoint) = (format!("exit{number}"), format!("{number}.example.net:443"));
+            let public_key = FleetKey::generate().unwrap().public().to_string();
+            let line = ["sign", &roster, "--fleet-key", &key, "--admit", &name, "--public-key", &public_key];
+            let line = line.into_iter().chain(["--endpoint", &endpoint]);
+            sign(&Line::try_parse_from(line).map_err(anyhow::Error::from)?.arguments)
+        };
+        let start = std::sync::Barrier::new(COUNT);
+        std::thread::scope(|scope| {
+            for number in 0..COUNT {
+                let (admit, start) = (&admit, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    admit(number).unwrap();
+                });
+            }
+        });
+        let signed = load(&directory.path().join("roster")).unwrap();
+        assert_eq!((signed.content().exits.len(), signed.content().serial), (COUNT, COUNT as u64));
     }
 }
