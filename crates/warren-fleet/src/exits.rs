@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use warren_fleet_link::{ExitId, ExitState, FleetExit, Load, MAX_EXITS, RemovedExit};
 use warren_session::PublicKey;
+
+use crate::planted::{Bug, is_planted};
 
 /// An exit that belongs to the fleet, `mb/ID`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +20,9 @@ pub(crate) struct Member {
     /// How many seconds the exit serves its clients without the store. `None`: without limit.
     #[serde(default)]
     pub(crate) max_staleness: Option<u64>,
+    /// A random number. An exit that joins again gets another one, so that a removal of its earlier membership can be recognised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) membership: Option<u64>,
 }
 
 /// Maximum number of endpoints of an exit, and maximum bytes of one: a host name and a port.
@@ -24,6 +30,15 @@ const MOST_ENDPOINTS: usize = 16;
 const MOST_ENDPOINT: usize = 262;
 
 impl Member {
+    /// The first value of an exit that joins. Its link adds the rest.
+    ///
+    /// # Errors
+    /// If the operating system gives no random bytes.
+    pub(crate) fn joining() -> anyhow::Result<Self> {
+        let number = getrandom::u64().context("the operating system gave no random bytes")?;
+        Ok(Self { membership: Some(number), ..Self::default() })
+    }
+
     /// Returns the member without the endpoints that exceed these limits. Otherwise one exit could write more endpoints than
     /// others can pass on.
     pub(crate) fn bounded(mut self) -> Self {
@@ -148,6 +163,22 @@ impl Exits {
         &self.removed
     }
 
+    /// The number of the exit's membership, or of its last one if it was removed.
+    pub(crate) fn membership(&self, exit: &ExitId) -> Option<u64> {
+        let current = self.members.get(exit).and_then(|member| member.membership);
+        current.or_else(|| self.removed.get(exit)?.membership)
+    }
+
+    /// The exit's value.
+    pub(crate) fn get(&self, exit: &ExitId) -> Option<&Member> {
+        self.members.get(exit)
+    }
+
+    /// Whether the exit belongs to the fleet, and its key is not in the store yet.
+    pub(crate) fn lacks_key(&self, exit: &ExitId) -> bool {
+        self.members.get(exit).is_some_and(|member| member.key.is_none())
+    }
+
     /// Whether the exit belongs to the fleet.
     pub(crate) fn has(&self, exit: &ExitId) -> bool {
         self.members.contains_key(exit) && !self.removed.contains_key(exit)
@@ -226,11 +257,11 @@ impl Exits {
     }
 }
 
-/// The value of `xr/ID` if the exit need not stop serving, because it has left by itself and keeps its clients. Earlier releases also
-/// wrote it when a recovery repeated a removal.
-pub(crate) const REMOVED: &str = "1";
+/// The value of `xr/ID` if the exit need not stop serving, because it has left by itself and keeps its clients, and its membership
+/// has no number. Earlier releases also wrote it when a recovery repeated a removal.
+const REMOVED: &str = "1";
 
-/// The value of `xr/ID` if an operator has removed the exit, which must then stop serving the fleet's clients.
+/// The part of `xr/ID` that is there if an operator has removed the exit, which must then stop serving the fleet's clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Removal {
     /// When the exit stops by itself, in seconds since 1970. `None`: never.
@@ -239,28 +270,70 @@ pub(crate) struct Removal {
     pub(crate) has_stopped: bool,
 }
 
-impl Removal {
-    /// Reads the value. `None` for any other value.
-    pub(crate) fn read(value: &[u8]) -> Option<Self> {
-        serde_json::from_slice(value).ok()
-    }
+/// The part of `xr/ID` that names the membership that has ended.
+#[derive(Serialize, Deserialize)]
+struct Ended {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    membership: Option<u64>,
+}
 
-    /// Returns the value of `xr/ID`. `None` stands for an exit that has left by itself.
-    pub(crate) fn value(removal: Option<Self>) -> serde_json::Result<Vec<u8>> {
-        removal.map_or_else(|| Ok(REMOVED.into()), |removal| serde_json::to_vec(&removal))
-    }
+/// All of `xr/ID`.
+#[derive(Serialize)]
+struct Value {
+    #[serde(flatten)]
+    removal: Removal,
+    #[serde(flatten)]
+    ended: Ended,
 }
 
 /// An exit's `xr/ID`, which says that the exit was removed or has left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removed {
     /// The revision of the value.
     pub(crate) at: i64,
     /// Given if an operator has removed the exit.
     pub(crate) removal: Option<Removal>,
+    /// The number of the membership that has ended.
+    pub(crate) membership: Option<u64>,
 }
 
 impl Removed {
+    /// Reads the value of `xr/ID`, which any exit can write.
+    pub(crate) fn read(value: &[u8], at: i64) -> Self {
+        let ended = serde_json::from_slice::<Ended>(value).ok();
+        Self {
+            at,
+            removal: serde_json::from_slice(value).ok(),
+            membership: ended.and_then(|ended| ended.membership),
+        }
+    }
+
+    /// The value of `xr/ID`.
+    pub(crate) fn value(&self) -> serde_json::Result<Vec<u8>> {
+        let ended = Ended { membership: self.membership };
+        match (self.removal, self.membership) {
+            (Some(removal), _) => serde_json::to_vec(&Value { removal, ended }),
+            (None, Some(_)) => serde_json::to_vec(&ended),
+            (None, None) => Ok(REMOVED.into()),
+        }
+    }
+
+    /// Whether the exit must stop serving.
+    pub(crate) fn must_stop(&self) -> bool {
+        self.removal.is_some()
+    }
+
+    /// Whether this is another removal, or says something else about the same one.
+    pub(crate) fn differs_from(&self, other: &Self) -> bool {
+        (self.removal, self.membership) != (other.removal, other.membership)
+    }
+
+    /// Whether another membership of the exit has ended than the one with this number.
+    pub(crate) fn is_of_another(&self, membership: Option<u64>) -> bool {
+        let differs = self.membership.zip(membership).is_some_and(|(ended, own)| ended != own);
+        differs && !is_planted(Bug::EarlierRemovalObeyed)
+    }
+
     /// The removed exit for the list of those that may still serve, if it may.
     fn lingering(&self, exit: &ExitId) -> Option<RemovedExit> {
         let Removal { until, has_stopped } = self.removal?;
@@ -324,8 +397,8 @@ mod tests {
         let endpoints: Vec<_> = (0..1000).map(|number| format!("a{number}.example.net:443")).collect();
         let long = vec!["x".repeat(10_000), "a.example.net:443".to_owned()];
         let key = Some(PublicKey([7; 32]));
-        exits.member(id("b"), Some(Member { key, endpoints, max_staleness: None }));
-        exits.member(id("c"), Some(Member { key, endpoints: long, max_staleness: None }));
+        exits.member(id("b"), Some(Member { key, endpoints, ..Member::default() }));
+        exits.member(id("c"), Some(Member { key, endpoints: long, ..Member::default() }));
         (0..2000).for_each(|number| {
             exits.member(id(&format!("n{number}")), Some(Member { key, ..Member::default() }))
         });
@@ -339,5 +412,23 @@ mod tests {
         let mut exits = Exits::default();
         exits.heartbeat(id("b"), Some(heartbeat(0)), false, SystemTime::now());
         assert_eq!(exits.own_clock_offset(&id("a")), 0);
+    }
+
+    #[test]
+    fn a_removal_names_the_membership_that_has_ended() {
+        let removal = Some(Removal { until: None, has_stopped: true });
+        for removal in [None, removal] {
+            for membership in [None, Some(u64::MAX)] {
+                let removed = Removed { at: 7, removal, membership };
+                let value = removed.value().unwrap();
+                assert_eq!(Removed::read(&value, 7), removed, "{}", String::from_utf8_lossy(&value));
+                assert!(!removed.is_of_another(membership) && !removed.is_of_another(None));
+                assert_eq!(removed.is_of_another(Some(3)), membership.is_some());
+            }
+        }
+        assert_eq!(Removed::read(b"1", 7), Removed { at: 7, ..Removed::default() });
+        assert_eq!(Removed::read(b"{", 7), Removed { at: 7, ..Removed::default() });
+        // What an earlier release has written.
+        assert_eq!(Removed::read(br#"{"until":5,"has_stopped":false}"#, 7).membership, None);
     }
 }

@@ -16,7 +16,7 @@ use warren_session::clients::RowChange;
 
 use self::copy::Copy;
 pub(crate) use self::copy::{Contents, Pair, read};
-use crate::exits::{Exits, Heartbeat, Member, Removal, milliseconds};
+use crate::exits::{Exits, Heartbeat, Member, Removed, milliseconds};
 use crate::keys::{Key, Keys};
 use crate::meta::Meta;
 use crate::planted::{Bug, is_planted};
@@ -184,7 +184,7 @@ impl Link {
             ));
         }
         self.exit_gone();
-        let member = Member { key: Some(key), endpoints, max_staleness }.bounded();
+        let member = Member { key: Some(key), endpoints, max_staleness, membership: None }.bounded();
         let (load, state) = (Load::default(), ExitState::Serving);
         self.exit = Some(Exit {
             member,
@@ -209,7 +209,9 @@ impl Link {
     fn send_whole(&mut self) {
         // A copy from the disk must not pass for the store's own, which the exit always takes.
         let is_posing = self.copy.is_from_disk() && self.is_said_reachable;
-        let is_fitting = self.refusal().is_none() && !is_posing;
+        // If an operator removes an exit whose key the store does not have, the exit counts as stopped. So it gets no clients before
+        // the store has its key.
+        let is_fitting = self.refusal().is_none() && !is_posing && !self.exits.lacks_key(&self.me);
         let Some(exit) = self.exit.as_mut().filter(|_| self.copy.is_filled() && is_fitting) else { return };
         let revision = self.copy.revision();
         (exit.whole, exit.told, exit.applied) = (Some(revision), revision, 0);
@@ -326,6 +328,18 @@ impl Link {
         let answers = self.requests.expire(None);
         self.out.extend(answers);
         self.tell_store(now);
+    }
+
+    /// Records that the store says that this exit was removed. A store that was restored from an older backup must not make the exit
+    /// serve again.
+    pub(crate) fn was_removed(&mut self, removed: Removed) {
+        if self.exits.removed().get(&self.me) == Some(&removed) {
+            return;
+        }
+        self.exits.member(self.me.clone(), None);
+        self.exits.note_removed(self.me.clone(), Some(removed));
+        // The removal has deleted what this link has written, and counts as its latest write.
+        self.copy.positioned(removed.at.max(self.copy.position()));
     }
 
     /// Whether the exit was removed, and stops serving because it was told so.
@@ -459,6 +473,7 @@ impl Link {
             self.out.extend(copy::in_parts(revision, rows));
         }
         self.out.extend(answers);
+        self.send_whole_if_missing();
     }
 
     fn event(&mut self, pair: &Pair, now: SystemTime, changed: &mut Changed) {
@@ -584,8 +599,12 @@ impl Link {
         transaction
             .then
             .insert(self.keys.name(&Key::Position(self.me.clone())), Some(self.process.clone().into()));
-        if !self.exits.is_member(&self.me, &exit.member) {
-            transaction.then.insert(member, serde_json::to_vec(&exit.member).ok());
+        // The store has the number of the membership, which the exit does not know. So its value is written only after it was read.
+        if let Some(stored) = self.exits.get(&self.me) {
+            let own = Member { membership: stored.membership, ..exit.member.clone() };
+            if !self.exits.is_member(&self.me, &own) {
+                transaction.then.insert(member, serde_json::to_vec(&own).ok());
+            }
         }
         Some((transaction, name))
     }
@@ -613,6 +632,11 @@ impl Link {
         (self.copy.revision(), self.copy.position().max(self.copy.written()))
     }
 
+    /// The number of this exit's membership.
+    pub(crate) fn membership(&self) -> Option<u64> {
+        self.exits.membership(&self.me)
+    }
+
     /// All data to save to disk.
     pub(crate) fn pairs(&self) -> Vec<Pair> {
         let mut pairs = self.copy.pairs(&self.keys, &self.me);
@@ -622,7 +646,7 @@ impl Link {
         }));
         // A recovery with this copy must repeat each removal with its own value, which says whether the exit must stop.
         pairs.extend(self.exits.removed().iter().filter_map(|(exit, removed)| {
-            let value = Removal::value(removed.removal).ok()?;
+            let value = removed.value().ok()?;
             Some(Pair::new(self.keys.name(&Key::RemovedExit(exit.clone())), value, removed.at))
         }));
         pairs
@@ -632,7 +656,7 @@ impl Link {
     pub(crate) fn beside_rows(&self) -> BesideRows {
         BesideRows {
             removed: self.exits.removed().clone(),
-            is_member: self.exits.has(&self.me),
+            member: self.exits.get(&self.me).filter(|_| self.exits.has(&self.me)).cloned(),
             roster: self.copy.roster().map(<[u8]>::to_vec),
         }
     }

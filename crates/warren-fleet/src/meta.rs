@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use warren_fleet_link::Pools;
 
+use crate::exits::Removed;
 use crate::planted::{Bug, is_planted};
 
 /// The format of everything in the store.
@@ -57,6 +58,9 @@ pub(crate) struct Position {
     /// The revision of this exit's own latest write: a heartbeat or sessions' records (`po/EXIT`), or a transaction
     /// (`wr/EXIT`).
     pub(crate) own: i64,
+    /// The number of this exit's membership.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) membership: Option<u64>,
 }
 
 /// Why the store must not be used.
@@ -83,13 +87,24 @@ pub(crate) enum Mismatch {
     )]
     OtherCluster { known: u64, found: u64 },
     #[error(
-        "the store was restored from an old backup: what this exit wrote at revision {known} is not there; run `warren fleet recover` so that no removed client comes back"
+        "the store was restored from an old backup: what this exit knew at revision {known} is not there; run `warren fleet recover` so that no removed client comes back"
     )]
     LostWrite { known: i64 },
+    #[error(
+        "the store was restored from an old backup: it lacks a recovery that this exit knows; run `warren fleet recover` so that no removed client comes back"
+    )]
+    LostRecovery,
     #[error(
         "this exit was removed from the fleet; run `warren fleet leave` here, and join again with a new ticket if it is to come back"
     )]
     Removed {
+        /// Whether the exit must stop serving.
+        must_stop: bool,
+    },
+    #[error(
+        "this exit was removed from the fleet, and another host has joined by its name; run `warren fleet leave` here, and join again by another name"
+    )]
+    Replaced {
         /// Whether the exit must stop serving.
         must_stop: bool,
     },
@@ -112,8 +127,10 @@ pub(crate) struct Found {
     /// The revision of `po/EXIT` or `wr/EXIT`, whichever is newer; 0 if both are missing.
     pub(crate) own: i64,
     pub(crate) is_member: bool,
-    /// The revision at which the exit was removed or has left, and whether it must stop serving.
-    pub(crate) removed: Option<(i64, bool)>,
+    /// The number of the exit's membership in the store.
+    pub(crate) membership: Option<u64>,
+    /// Given if the exit was removed or has left.
+    pub(crate) removed: Option<Removed>,
     /// The revision at which the present epoch began.
     pub(crate) began: i64,
 }
@@ -129,7 +146,7 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
         return Err(Mismatch::Format { format: meta.format });
     }
     let Some(known) = known else {
-        return found.membership().map(|()| (meta, false));
+        return found.may_use(None).map(|()| (meta, false));
     };
     if meta.id != known.fleet {
         return Err(Mismatch::OtherFleet);
@@ -142,6 +159,9 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     if is_planted(Bug::RestoreUnnoticed) {
         return Ok((meta, false));
     }
+    if meta.epoch < known.epoch {
+        return Err(Mismatch::LostRecovery);
+    }
     if found.cluster != known.cluster {
         return Err(Mismatch::OtherCluster { known: known.cluster, found: found.cluster });
     }
@@ -151,37 +171,62 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     // New writes may have brought a restored store past the known revision. But this exit's latest write would still be missing. A
     // removal deletes this exit's writes too, but it is newer than they were, and the deletion itself counts as a write. An old
     // backup may contain an earlier removal.
-    let is_removed_since = found.removed.is_some_and(|(at, _)| at >= known.own);
+    let is_removed_since = found.removed.is_some_and(|removed| removed.at >= known.own);
     if found.own < known.own && (found.is_member || found.removed.is_some()) && !is_removed_since {
         return Err(Mismatch::LostWrite { known: known.own });
     }
-    found.membership().map(|()| (meta, false))
+    // At the copy's revision, the exit had already joined again.
+    let is_earlier =
+        |removed: Removed| removed.is_of_another(known.membership) && removed.at <= known.revision;
+    if !found.is_member && found.removed.is_some_and(is_earlier) {
+        return Err(Mismatch::LostWrite { known: known.revision });
+    }
+    // The store has everything that this link knows, so its membership is the later one.
+    if found.is_member && found.membership.zip(known.membership).is_some_and(|(other, own)| other != own) {
+        return Err(Mismatch::Replaced { must_stop: true });
+    }
+    found.may_use(known.membership).map(|()| (meta, false))
+}
+
+impl Mismatch {
+    /// Whether the exit must stop serving. Only the store's own answer makes an exit stop for this reason.
+    pub(crate) fn must_stop(&self) -> bool {
+        matches!(self, Self::Removed { must_stop: true } | Self::Replaced { must_stop: true })
+    }
 }
 
 impl Found {
-    fn removal(&self) -> Result<(), Mismatch> {
-        self.removed.map_or(Ok(()), |(_, must_stop)| Err(Mismatch::Removed { must_stop }))
+    /// Whether the exit belongs to the fleet and may use the store. `own`: the number of its membership.
+    fn may_use(&self, own: Option<u64>) -> Result<(), Mismatch> {
+        match self.removed {
+            // A recovery has made the exit a member again, although the backup contains the end of an earlier membership.
+            Some(removed) if self.is_member && removed.is_of_another(own) => Ok(()),
+            Some(removed) => Err(Mismatch::Removed { must_stop: removed.must_stop() }),
+            None if self.is_member => Ok(()),
+            None => Err(Mismatch::NotMember),
+        }
     }
 
-    /// As [`Self::removal`], in a store that was recovered since the link knew it.
+    /// Whether the exit was removed, according to a store that was recovered since the link knew it.
     fn removal_after_recovery(&self, meta: &Meta, known: &Position) -> Result<(), Mismatch> {
-        let Some((at, must_stop)) = self.removed else { return Ok(()) };
-        // Later values were written by the recovery or since then, and their revisions cannot be compared with the link's.
+        let Some(removed) = self.removed else { return Ok(()) };
+        // The backup, or another exit's copy, contains the end of an earlier membership. The link's copy decides.
+        if removed.is_of_another(known.membership) {
+            return Ok(());
+        }
+        let is_same = removed.membership.is_some() && removed.membership == known.membership;
+        // Without the numbers, revisions decide. Later values were written by the recovery or since then, and their revisions cannot
+        // be compared with the link's.
         let before = meta.recovery_since(known.epoch).map_or(0, |recovery| recovery.store);
-        // The backup contains an earlier removal of this exit, which has joined again and written since.
-        let is_earlier = at <= before && at < known.own;
-        Err(Mismatch::Removed { must_stop: must_stop && !is_earlier })
-    }
-
-    fn membership(&self) -> Result<(), Mismatch> {
-        self.removal()?;
-        if self.is_member { Ok(()) } else { Err(Mismatch::NotMember) }
+        let is_earlier = !is_same && removed.at <= before && removed.at < known.own;
+        Err(Mismatch::Removed { must_stop: removed.must_stop() && !is_earlier })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exits::Removal;
 
     fn meta() -> Meta {
         Meta {
@@ -200,13 +245,18 @@ mod tests {
             revision: 100,
             own: 90,
             is_member: true,
+            membership: None,
             removed: None,
             began: 1,
         }
     }
 
     fn known() -> Position {
-        Position { fleet: "f".to_owned(), epoch: 1, cluster: 7, revision: 100, own: 90 }
+        Position { fleet: "f".to_owned(), epoch: 1, cluster: 7, revision: 100, own: 90, membership: None }
+    }
+
+    fn removed(at: i64, must_stop: bool) -> Removed {
+        Removed { at, removal: must_stop.then(Removal::default), membership: None }
     }
 
     fn checked(change: impl FnOnce(&mut Found)) -> Result<(Meta, bool), Mismatch> {
@@ -249,10 +299,10 @@ mod tests {
         assert_eq!(checked(|found| (found.own, found.is_member) = (0, false)), Err(Mismatch::NotMember));
         for must_stop in [true, false] {
             for at in [101, known().own] {
-                let removed = checked(|found| {
-                    (found.own, found.is_member, found.removed) = (0, false, Some((at, must_stop)));
+                let refused = checked(|found| {
+                    (found.own, found.is_member, found.removed) = (0, false, Some(removed(at, must_stop)));
                 });
-                assert_eq!(removed, Err(Mismatch::Removed { must_stop }));
+                assert_eq!(refused, Err(Mismatch::Removed { must_stop }));
             }
         }
         assert!(matches!(checked(|found| found.meta = None), Err(Mismatch::NoFleet { .. })));
@@ -269,18 +319,20 @@ mod tests {
         let both = checked(|found| {
             recovered(found);
             // An earlier release has made the exit a member again.
-            (found.is_member, found.removed) = (true, Some((95, true)));
+            (found.is_member, found.removed) = (true, Some(removed(95, true)));
         });
-        let removed = Err(Mismatch::Removed { must_stop: true });
-        assert_eq!(both, removed);
-        assert_eq!(checked(|found| found.removed = Some((95, true))), removed);
-        assert_eq!(check("home", None, &Found { removed: Some((95, true)), ..found() }), removed);
+        let refused = Err(Mismatch::Removed { must_stop: true });
+        assert_eq!(both, refused);
+        assert_eq!(checked(|found| found.removed = Some(removed(95, true))), refused);
+        assert_eq!(check("home", None, &Found { removed: Some(removed(95, true)), ..found() }), refused);
         // An exit that was removed at revision 50 has come back and written since. A backup of revision 60 does not know that.
         let of_backup = |own| {
-            checked(|found| (found.is_member, found.removed, found.own) = (false, Some((50, true)), own))
+            checked(|found| {
+                (found.is_member, found.removed, found.own) = (false, Some(removed(50, true)), own)
+            })
         };
         assert_eq!(of_backup(0), Err(Mismatch::LostWrite { known: 90 }));
-        assert_eq!(of_backup(91), removed, "the control: the store has this exit's latest write");
+        assert_eq!(of_backup(91), refused, "the control: the store has this exit's latest write");
     }
 
     #[test]
@@ -289,7 +341,7 @@ mod tests {
             let recoveries = vec![Recovery { epoch: 1, revision: 100, store: 60 }];
             checked(|found| {
                 found.meta = Some(Meta { epoch: 2, recoveries, ..meta() });
-                (found.is_member, found.removed, found.own) = (false, Some((at, must_stop)), 0);
+                (found.is_member, found.removed, found.own) = (false, Some(removed(at, must_stop)), 0);
             })
         };
         assert_eq!(removed_at(50, true), Err(Mismatch::Removed { must_stop: false }));
@@ -300,8 +352,81 @@ mod tests {
         let known = Position { own: 40, ..known() };
         let recoveries = vec![Recovery { epoch: 1, revision: 100, store: 60 }];
         let meta = Some(Meta { epoch: 2, recoveries, ..meta() });
-        let found = Found { meta, is_member: false, removed: Some((50, true)), ..found() };
+        let found = Found { meta, is_member: false, removed: Some(removed(50, true)), ..found() };
         assert_eq!(check("home", Some(&known), &found), Err(Mismatch::Removed { must_stop: true }));
+    }
+
+    #[test]
+    fn a_store_that_lacks_a_recovery_is_refused_and_its_removals_stop_nobody() {
+        let known = Position { epoch: 3, own: 90, ..known() };
+        // The store counts its revisions from the beginning since the recovery, so those of the backup may be higher.
+        let found = |at| Found { own: 8000, revision: 9000, removed: at, ..found() };
+        for removed in [None, Some(removed(8500, true))] {
+            assert_eq!(check("home", Some(&known), &found(removed)), Err(Mismatch::LostRecovery));
+        }
+        // The control: the same epoch.
+        let known = Position { epoch: 1, ..known };
+        assert!(check("home", Some(&known), &found(None)).is_ok());
+    }
+
+    #[test]
+    fn a_host_whose_name_another_host_has_taken_must_stop() {
+        let check = |own, other, change: fn(&mut Found)| {
+            let mut found = Found { membership: other, ..found() };
+            change(&mut found);
+            check("home", Some(&Position { membership: own, ..known() }), &found).map(|_| ())
+        };
+        let replaced = check(Some(1), Some(2), |_| {});
+        assert_eq!(replaced, Err(Mismatch::Replaced { must_stop: true }));
+        assert!(replaced.unwrap_err().must_stop());
+        for (own, other) in [(Some(2), Some(2)), (None, Some(2)), (Some(2), None)] {
+            assert_eq!(check(own, other, |_| {}), Ok(()));
+        }
+        // A backup may have an earlier membership.
+        let lost = check(Some(2), Some(1), |found| found.own = 40);
+        assert_eq!(lost, Err(Mismatch::LostWrite { known: 90 }));
+        assert_eq!(check(Some(2), Some(1), |found| found.meta = Some(Meta { epoch: 2, ..meta() })), Ok(()));
+    }
+
+    #[test]
+    fn an_exit_need_not_stop_for_a_removal_of_its_earlier_membership() {
+        let check = |epoch, own, ended, is_member| {
+            // The copy with which the store was recovered is of a later epoch than the backup.
+            let recoveries = vec![Recovery { epoch: 2, revision: 100, store: 0 }];
+            let known = Position { epoch: 2, membership: own, ..known() };
+            let removed = Some(Removed { membership: ended, ..removed(60, true) });
+            let meta = Some(Meta { epoch, recoveries, ..meta() });
+            check("home", Some(&known), &Found { meta, is_member, removed, ..found() }).map(|_| ())
+        };
+        let refused = Err(Mismatch::Removed { must_stop: true });
+        for is_member in [true, false] {
+            assert_eq!(check(3, Some(2), Some(1), is_member), Ok(()), "the copy decides");
+            assert_eq!(check(3, Some(2), Some(2), is_member), refused, "its own");
+            assert_eq!(check(3, None, Some(2), is_member), refused, "unknown");
+        }
+        // Without a recovery, the store's order of changes is enough.
+        let later = |own, is_member| {
+            let removed = Some(Removed { membership: Some(1), ..removed(101, true) });
+            super::check(
+                "home",
+                Some(&Position { membership: own, ..known() }),
+                &Found { is_member, removed, ..found() },
+            )
+        };
+        assert!(later(Some(2), true).is_ok());
+        assert_eq!(later(Some(2), false).map(|_| ()), refused);
+    }
+
+    #[test]
+    fn an_exit_that_has_joined_again_and_written_nothing_yet_notices_a_backup_with_its_earlier_removal() {
+        // New writes of other exits have brought the revision past the old one.
+        let checked = |at| {
+            let known = Position { own: 0, membership: Some(2), ..known() };
+            let removed = Some(Removed { membership: Some(1), ..removed(at, true) });
+            check("home", Some(&known), &Found { is_member: false, own: 0, removed, ..found() }).map(|_| ())
+        };
+        assert_eq!(checked(60), Err(Mismatch::LostWrite { known: 100 }));
+        assert_eq!(checked(101), Err(Mismatch::Removed { must_stop: true }), "the control");
     }
 
     #[test]

@@ -26,6 +26,8 @@ warren_simulation::planted_bugs! {
     RestoreUnnoticed,
     /// A link that comes back after a recovery adds no clients that only its copy has.
     NewsForgotten,
+    /// After a recovery, the removal of an exit's earlier membership counts for its present one.
+    EarlierRemovalObeyed,
     /// Invitations that only one copy has are open again before all exits have come back.
     ReopenedTooEarly,
 }

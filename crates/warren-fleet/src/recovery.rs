@@ -4,14 +4,14 @@
 //! is disabled, the recovery keeps this state.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use warren_fleet_link::ExitId;
 use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RowChange, RowId};
 
-use crate::exits::{Removal, Removed};
+use crate::exits::{Member, Removed};
 use crate::meta::{Found, Meta, Mismatch, Position, Recovery};
 use crate::planted::{Bug, is_planted};
 use crate::rows::{Claim, Rows};
@@ -21,8 +21,8 @@ use crate::rows::{Claim, Rows};
 pub(crate) struct BesideRows {
     /// The exits that were removed or have left.
     pub(crate) removed: BTreeMap<ExitId, Removed>,
-    /// Whether the link's own exit belongs to the fleet.
-    pub(crate) is_member: bool,
+    /// The link's own exit, if it belongs to the fleet.
+    pub(crate) member: Option<Member>,
     pub(crate) roster: Option<Vec<u8>>,
 }
 
@@ -31,9 +31,22 @@ impl BesideRows {
     /// because then the store itself has said so.
     pub(crate) fn absence(&self, me: &ExitId) -> Mismatch {
         match self.removed.get(me) {
-            Some(removed) => Mismatch::Removed { must_stop: removed.removal.is_some() },
+            Some(removed) => Mismatch::Removed { must_stop: removed.must_stop() },
             None => Mismatch::NotMember,
         }
+    }
+}
+
+impl BesideRows {
+    /// Returns why the link must not use a store that has another membership of its exit than `own`. `None` if the store's
+    /// membership may be the earlier one.
+    pub(crate) fn replacement(&self, me: &ExitId, own: Option<u64>, basis: Basis) -> Option<Mismatch> {
+        if let Some(removed) = self.removed.get(me).filter(|removed| !removed.is_of_another(own)) {
+            return Some(Mismatch::Replaced { must_stop: removed.must_stop() });
+        }
+        // The recovery knew this exit's membership, and has kept the other one, which is later.
+        let is_outdated = own.is_some() && basis.known.is_some() && !basis.has_news();
+        is_outdated.then_some(Mismatch::Replaced { must_stop: false })
     }
 }
 
@@ -148,7 +161,7 @@ impl Basis {
     }
 
     /// Whether the copy must once have had this row of the store. If the copy lacks such a row, the row was deleted.
-    fn knew(&self, in_store: i64) -> bool {
+    pub(crate) fn knew(&self, in_store: i64) -> bool {
         self.has_news()
             && match self.age {
                 Age::Same if in_store <= self.before => in_store <= self.revision,
@@ -285,20 +298,35 @@ pub(crate) fn without_lease(row: &RowChange) -> Option<RowChange> {
 pub(crate) struct ExitsInStore {
     /// The exits of the fleet, each with the revision at which it joined.
     pub(crate) members: BTreeMap<ExitId, i64>,
+    /// The numbers of their memberships, as far as they are known.
+    pub(crate) memberships: BTreeMap<ExitId, u64>,
     pub(crate) removed: BTreeMap<ExitId, Removed>,
 }
 
-/// Exits to take out of the fleet, each with its removal by an operator, if there was one.
+impl ExitsInStore {
+    /// Records an exit of the fleet.
+    pub(crate) fn add(&mut self, exit: ExitId, joined: i64, member: Option<Member>) {
+        let membership = member.and_then(|member| member.membership);
+        self.memberships.extend(membership.map(|number| (exit.clone(), number)));
+        self.members.insert(exit, joined);
+    }
+
+    fn membership(&self, exit: &ExitId) -> Option<u64> {
+        self.memberships.get(exit).copied()
+    }
+}
+
+/// Exits to take out of the fleet, each with the end of its membership.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removals {
     exits: Vec<ExitId>,
     /// In the order of `exits`.
-    removals: Vec<Option<Removal>>,
+    ends: Vec<Removed>,
 }
 
 impl Removals {
-    pub(crate) fn each(&self) -> impl Iterator<Item = (&ExitId, Option<Removal>)> {
-        self.exits.iter().zip(self.removals.iter().copied())
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&ExitId, Removed)> {
+        self.exits.iter().zip(self.ends.iter().copied())
     }
 }
 
@@ -310,17 +338,17 @@ impl Deref for Removals {
     }
 }
 
-impl Extend<(ExitId, Option<Removal>)> for Removals {
-    fn extend<T: IntoIterator<Item = (ExitId, Option<Removal>)>>(&mut self, iter: T) {
-        for (exit, removal) in iter {
+impl Extend<(ExitId, Removed)> for Removals {
+    fn extend<T: IntoIterator<Item = (ExitId, Removed)>>(&mut self, iter: T) {
+        for (exit, end) in iter {
             self.exits.push(exit);
-            self.removals.push(removal);
+            self.ends.push(end);
         }
     }
 }
 
-impl FromIterator<(ExitId, Option<Removal>)> for Removals {
-    fn from_iter<T: IntoIterator<Item = (ExitId, Option<Removal>)>>(iter: T) -> Self {
+impl FromIterator<(ExitId, Removed)> for Removals {
+    fn from_iter<T: IntoIterator<Item = (ExitId, Removed)>>(iter: T) -> Self {
         let mut removals = Self::default();
         removals.extend(iter);
         removals
@@ -338,9 +366,10 @@ pub(crate) struct ExitChanges {
     pub(crate) left_out: Vec<ExitId>,
 }
 
-/// Compares the exits of a copy with those of the store. An exit that either of them lists as removed does not come back.
+/// Compares the exits of a copy with those of the store. An exit that either of them lists as removed does not come back, unless the
+/// store's removal is of an earlier membership than the copy's.
 pub(crate) fn exits(
-    members: &BTreeSet<ExitId>,
+    members: &BTreeMap<ExitId, Option<Member>>,
     removed: &BTreeMap<ExitId, Removed>,
     store: &ExitsInStore,
     basis: Basis,
@@ -350,17 +379,19 @@ pub(crate) fn exits(
     // since that epoch began.
     let gone = store.members.iter().filter(|(exit, joined)| {
         basis.age == Age::Same
-            && !members.contains(*exit)
+            && !members.contains_key(*exit)
             && !removed.contains_key(*exit)
             && basis.knew(**joined)
     });
-    changes.removed.extend(gone.map(|(exit, _)| (exit.clone(), None)));
+    changes.removed.extend(gone.map(|(exit, _)| (exit.clone(), Removed::default())));
     let missing = members
         .iter()
-        .filter(|exit| !removed.contains_key(*exit))
-        .filter(|exit| !store.members.contains_key(*exit) || store.removed.contains_key(*exit));
-    for exit in missing {
-        let may_return = basis.is_newer && !store.removed.contains_key(exit);
+        .filter(|(exit, _)| !removed.contains_key(*exit))
+        .filter(|(exit, _)| !store.members.contains_key(*exit) || store.removed.contains_key(*exit));
+    for (exit, member) in missing {
+        let membership = member.as_ref().and_then(|member| member.membership);
+        let is_earlier = |removed: &Removed| removed.is_of_another(membership);
+        let may_return = basis.is_newer && store.removed.get(exit).is_none_or(is_earlier);
         let list = if may_return { &mut changes.put_back } else { &mut changes.left_out };
         list.push(exit.clone());
     }
@@ -375,14 +406,16 @@ pub(crate) fn removed_exits(
     basis: Basis,
 ) -> Removals {
     let is_unknown = |exit: &ExitId, copied: &Removed| match store.members.get(exit) {
+        // The exit itself has come back with its own copy.
+        Some(_) if copied.membership.is_some() && copied.membership == store.membership(exit) => true,
         Some(joined) => basis.knew(*joined),
         None => store
             .removed
             .get(exit)
-            .is_none_or(|stored| copied.removal != stored.removal && basis.wins(copied.at, stored.at)),
+            .is_none_or(|stored| copied.differs_from(stored) && basis.wins(copied.at, stored.at)),
     };
     let news = removed.iter().filter(|(exit, copied)| basis.is_news(copied.at) && is_unknown(exit, copied));
-    news.map(|(exit, copied)| (exit.clone(), copied.removal)).collect()
+    news.map(|(exit, copied)| (exit.clone(), *copied)).collect()
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ impl Returned {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::link::tests::meta;
     use crate::meta::{Found, Meta, Recovery};
@@ -99,17 +99,22 @@ mod tests {
         ExitId::try_from(name.to_owned()).unwrap()
     }
 
-    fn basis(position: &Position, recovery: Recovery) -> Basis {
-        let meta = Meta { epoch: recovery.epoch + 1, recoveries: vec![recovery], ..meta() };
-        let found = Found {
+    pub(crate) fn found() -> Found {
+        Found {
             meta: None,
             cluster: 1,
             revision: 1_000,
             own: 0,
             is_member: true,
+            membership: None,
             removed: None,
-            began: recovery.store + 10,
-        };
+            began: 0,
+        }
+    }
+
+    fn basis(position: &Position, recovery: Recovery) -> Basis {
+        let meta = Meta { epoch: recovery.epoch + 1, recoveries: vec![recovery], ..meta() };
+        let found = Found { began: recovery.store + 10, ..found() };
         Basis::of_link(position, &meta, &found)
     }
 

@@ -17,6 +17,7 @@ use crate::certificates;
 use crate::clock;
 use crate::config::FleetConfig;
 use crate::exit_socket::{self, FromExit};
+use crate::exits::Removed;
 use crate::link::Link;
 use crate::meta::Position;
 use crate::once::Once;
@@ -297,6 +298,8 @@ impl Runner {
                 self.link.whole(revision, &pairs);
                 self.history.has_read_all();
                 self.due.save = now;
+                // A new exit gets its clients once the store has its key.
+                self.due.heartbeat = now;
             }
             FromStore::Events { revision, pairs } => {
                 self.link.events(revision, &pairs, clock::now());
@@ -326,16 +329,29 @@ impl Runner {
                 }
                 self.lost(reason, None);
             }
-            FromStore::Refused { reason, must_stop } => {
+            FromStore::Refused { reason, must_stop, removed } => {
                 if self.said.of_store.is_news(&reason) {
                     tracing::error!("the store is not used: {reason}");
                 }
                 self.is_recording = false;
+                if let Some(removed) = removed {
+                    self.was_removed(removed);
+                }
                 self.link.store_refused((reason, must_stop), now);
                 // `warren fleet recover` reads the disk, so the disk must contain the latest rows of this link.
                 self.due.save = now;
                 self.store.end(Some(REFUSED_PAUSE));
             }
+        }
+    }
+
+    /// Records on the disk that the store says that this exit was removed.
+    fn was_removed(&mut self, removed: Removed) {
+        self.link.was_removed(removed);
+        if let Some(position) = self.history.was_removed(removed)
+            && let Err(error) = self.disk.state.save_position(&position)
+        {
+            tracing::error!("{error:#}; make room on the disk");
         }
     }
 

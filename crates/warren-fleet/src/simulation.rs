@@ -1,6 +1,6 @@
 //! A whole fleet from seeds, in virtual time: exits' real state machines, their real links, and a store in memory. Paths to the
-//! store are cut, links and exits restart, and the store is compacted and restored from old backups. Recoveries also run the real
-//! code.
+//! store are cut, links and exits restart, the store is compacted and restored from old backups, and exits are removed and join again.
+//! Removals and recoveries also run the real code.
 //!
 //! The rules (`checks.rs`) are checked all the time, and once more after the trouble.
 #![allow(clippy::wildcard_enum_match_arm, reason = "test code")]
@@ -8,6 +8,7 @@
 mod checks;
 mod client;
 mod exit;
+mod membership;
 mod recovery;
 mod site;
 pub(crate) mod store;
@@ -50,6 +51,7 @@ fn planted_bugs_are_found_by_the_fleet() {
         Bug::TombstoneForgotten,
         Bug::RestoreUnnoticed,
         Bug::NewsForgotten,
+        Bug::EarlierRemovalObeyed,
         Bug::ReopenedTooEarly,
     ];
     find_bugs(&bugs, SEEDS_FOR_A_BUG, |seed| outcome(|| run(seed)));

@@ -60,6 +60,16 @@ struct Head {
     revision: i64,
 }
 
+/// Why an undamaged snapshot cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} version of Warren has written it: its format is {format}, and this version knows {FORMAT}",
+    if *format < FORMAT { "an older" } else { "a newer" }
+)]
+pub(crate) struct OtherFormat {
+    format: u32,
+}
+
 /// The part of the head that every format has.
 #[derive(Deserialize)]
 struct Version {
@@ -99,6 +109,14 @@ impl StateDirectory {
 
     fn position(&self) -> PathBuf {
         self.path.join("position.json")
+    }
+
+    /// Whether there is a copy.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    pub(crate) fn has_copy(&self) -> anyhow::Result<bool> {
+        is_there(&self.snapshot())
     }
 
     /// Creates the directory, to which only its owner has access.
@@ -173,13 +191,15 @@ impl StateDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.with_context(|| format!("{} cannot be read", path.display()))?,
         };
-        let damaged = || {
-            format!(
-                "{} is damaged; restore it from a backup, or delete it if the store is intact",
-                path.display()
-            )
-        };
-        let mut snapshot = decode(&bytes).with_context(damaged)?;
+        let mut snapshot = decode(&bytes).map_err(|error| {
+            let what = match error.is::<OtherFormat>() {
+                true => {
+                    "cannot be used; delete it if the store is intact, and the link makes a new one; otherwise use that version"
+                }
+                false => "is damaged; restore it from a backup, or delete it if the store is intact",
+            };
+            error.context(format!("{} {what}", path.display()))
+        })?;
         if snapshot.owner != *owner {
             let Owner { fleet, exit } = &snapshot.owner;
             bail!(
@@ -193,7 +213,10 @@ impl StateDirectory {
         let newer = self.load_position()?.filter(|it| {
             it.fleet == snapshot.position.fleet
                 // The epoch counts first, because revisions of different epochs cannot be compared.
-                && (it.epoch, it.revision) > (snapshot.position.epoch, snapshot.position.revision)
+                && {
+                    let order = |position: &Position| (position.epoch, position.revision, position.own);
+                    order(it) > order(&snapshot.position)
+                }
         });
         // Only the position is replaced. The rows of the copy stay as they were saved.
         snapshot.position = newer.unwrap_or(snapshot.position);
@@ -293,7 +316,7 @@ pub(crate) fn decode(bytes: &[u8]) -> anyhow::Result<Snapshot> {
     let Version { warren_fleet_snapshot: format } =
         serde_json::from_str(first).context("its head cannot be read")?;
     if format != FORMAT {
-        bail!("its format is {format}, and this version of Warren knows {FORMAT}");
+        return Err(OtherFormat { format }.into());
     }
     let head: Head = serde_json::from_str(first).context("its head cannot be read")?;
     let pair = |line| {
@@ -322,7 +345,14 @@ mod tests {
     fn snapshot() -> Snapshot {
         let pools = Pools { ipv4: None, ipv6: None };
         let meta = Meta { format: 1, id: "f".to_owned(), epoch: 2, pools, recoveries: Vec::new() };
-        let position = Position { fleet: "f".to_owned(), epoch: 2, cluster: 7, revision: 100, own: 90 };
+        let position = Position {
+            fleet: "f".to_owned(),
+            epoch: 2,
+            cluster: 7,
+            revision: 100,
+            own: 90,
+            membership: Some(3),
+        };
         let pairs =
             vec![Pair::new("/warren/home/ro", [0, 255, 10], 5), Pair::new("/warren/home/cl/x", "{}", 9)];
         Snapshot { owner: owner("home", "a"), meta, position, revision: 100, pairs }
@@ -345,6 +375,29 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_of_another_version_is_not_called_damaged() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = claimed(directory.path(), "one");
+        let refused = |format: u32| {
+            let text = String::from_utf8(encode(&snapshot()).unwrap()).unwrap();
+            let body = text.rsplit_once('\n').unwrap().0.rsplit_once('\n').unwrap().0.to_owned() + "\n";
+            let body = body.replacen(
+                &format!("\"warren_fleet_snapshot\":{FORMAT}"),
+                &format!("\"warren_fleet_snapshot\":{format}"),
+                1,
+            );
+            std::fs::write(state.snapshot(), format!("{body}{}\n", checksum(body.as_bytes()))).unwrap();
+            state.load(&snapshot().owner).map_err(|error| format!("{error:#}"))
+        };
+        assert_eq!(refused(FORMAT), Ok(Some(snapshot())), "the control");
+        for (format, who) in [(FORMAT - 1, "an older version"), (FORMAT + 1, "a newer version")] {
+            let refused = refused(format).unwrap_err();
+            assert!(!refused.contains("damaged") && refused.contains(who), "{refused}");
+            assert!(refused.contains("delete it if the store is intact"), "{refused}");
+        }
+    }
+
+    #[test]
     fn a_newer_position_counts_and_the_copy_keeps_its_age() {
         let directory = tempfile::tempdir().unwrap();
         let state = claimed(directory.path(), "one");
@@ -354,6 +407,11 @@ mod tests {
         let newer = Position { revision: 150, ..snapshot().position };
         state.save_position(&newer).unwrap();
         assert_eq!(load().unwrap().unwrap(), Snapshot { position: newer, ..snapshot() });
+
+        // The removal of this exit counts as its own write.
+        let removed = Position { own: 120, ..snapshot().position };
+        state.save_position(&removed).unwrap();
+        assert_eq!(load().unwrap().unwrap(), Snapshot { position: removed, ..snapshot() });
 
         let other = Position { fleet: "g".to_owned(), revision: 200, ..snapshot().position };
         state.save_position(&other).unwrap();

@@ -2,6 +2,7 @@
 
 mod faults;
 pub(crate) mod reopen;
+pub(crate) mod replay;
 pub(crate) mod restored;
 pub(crate) mod session;
 
@@ -18,10 +19,11 @@ use tokio::time::timeout;
 use warren_fleet_link::ExitId;
 use warren_session::clients::RowChange;
 
-use crate::exits::Removal;
+use crate::exits::{Member, Removed};
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
 use crate::meta::{Found, Meta};
+use crate::recovery::ExitsInStore;
 use crate::rows::{Rows, Unseen};
 use crate::transaction::{Draft, Expected, Known, draft};
 
@@ -151,6 +153,7 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
         revision: header.revision(),
         own: 0,
         is_member: false,
+        membership: None,
         removed: None,
         began: 0,
     };
@@ -162,11 +165,11 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
                     (found.meta, found.began) = (pair.parse::<Meta>("agreement"), pair.modified)
                 }
                 Some(Key::Position(_) | Key::Written(_)) => found.own = found.own.max(pair.modified),
-                Some(Key::Member(_)) => found.is_member = true,
-                Some(Key::RemovedExit(_)) => {
-                    let must_stop = pair.value.as_deref().and_then(Removal::read).is_some();
-                    found.removed = Some((pair.modified, must_stop));
+                Some(Key::Member(_)) => {
+                    found.is_member = true;
+                    found.membership = pair.parse::<Member>("exit").and_then(|member| member.membership);
                 }
+                Some(Key::RemovedExit(_)) => found.removed = pair.removed(),
                 _ => {}
             }
         }
@@ -280,6 +283,38 @@ pub(crate) trait Transact {
 
     /// Sends a transaction. Returns the store's revision, or `None` if a key is not as expected.
     async fn transact(&mut self, transaction: &Transaction) -> anyhow::Result<Option<i64>>;
+}
+
+/// A store that says when its exits have joined.
+pub(crate) trait ReadExits {
+    /// Reads which exits belong to the fleet and which were removed.
+    async fn exits(&mut self, keys: &Keys) -> anyhow::Result<ExitsInStore>;
+}
+
+impl ReadExits for Client {
+    async fn exits(&mut self, keys: &Keys) -> anyhow::Result<ExitsInStore> {
+        let gets = [keys.members(), keys.removed_exits()]
+            .map(|prefix| TxnOp::get(prefix, Some(GetOptions::new().with_prefix())));
+        let answer = in_words(self.txn(Txn::new().and_then(gets)).await)?;
+        let mut exits = ExitsInStore::default();
+        for response in answer.op_responses() {
+            let TxnOpResponse::Get(response) = response else { continue };
+            for pair in response.kvs() {
+                match keys.parse(pair.key()) {
+                    Some(Key::Member(exit)) => {
+                        let member = Pair::new(pair.key(), pair.value(), pair.mod_revision()).parse("exit");
+                        exits.add(exit, pair.create_revision(), member);
+                    }
+                    Some(Key::RemovedExit(exit)) => {
+                        let removed = Removed::read(pair.value(), pair.mod_revision());
+                        exits.removed.extend([(exit, removed)]);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(exits)
+    }
 }
 
 impl Transact for Client {

@@ -1,5 +1,6 @@
 //! Which store a link knows, and how far it has followed the store's history.
 
+use crate::exits::Removed;
 use crate::link::Link;
 use crate::meta::{Meta, Position};
 use crate::snapshot::Snapshot;
@@ -31,7 +32,8 @@ impl StoreHistory {
             return self.position.clone();
         }
         let (revision, own) = link.revisions();
-        Some(Position { fleet: meta.id.clone(), epoch: meta.epoch, cluster: *cluster, revision, own })
+        let (fleet, membership) = (meta.id.clone(), link.membership());
+        Some(Position { fleet, epoch: meta.epoch, cluster: *cluster, revision, own, membership })
     }
 
     /// Returns the position and the meta to keep on disk. `None` until everything is read.
@@ -57,6 +59,15 @@ impl StoreHistory {
     /// Records that the link has read everything.
     pub(crate) fn has_read_all(&mut self) {
         self.is_live = true;
+    }
+
+    /// Records that the store says that this exit was removed. Returns the position to save, if the link has not read the store yet.
+    /// Otherwise the link's next copy has the removal.
+    pub(crate) fn was_removed(&mut self, removed: Removed) -> Option<Position> {
+        let position =
+            self.position.as_mut().filter(|position| !self.is_live && position.own < removed.at)?;
+        position.own = removed.at;
+        Some(position.clone())
     }
 
     /// Makes the next connection read everything again, because the changes since the latest event are no longer

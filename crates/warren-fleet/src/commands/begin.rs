@@ -14,7 +14,7 @@ use warren_host::durable_file::{remove, remove_abandoned};
 use warren_session::clients::ClientRegistry;
 
 use super::attempt::check_not_joining;
-use super::files::{lock, write_config};
+use super::files::{forget_exits_file, lock, write_config};
 use super::print;
 use crate::config::{FleetConfig, StoreConfig, is_there};
 use crate::exits::Member;
@@ -157,6 +157,7 @@ async fn complete(
     reached("clients stored");
     // An earlier fleet's copy may be left. `fleet.toml` is written last, so that no link begins to serve an incomplete fleet.
     StateDirectory::new(directories.state).clear()?;
+    forget_exits_file(directories)?;
     write_config(directories.config, config)?;
     reached("configuration written");
     if !begun.is_ended().await {
@@ -265,7 +266,7 @@ impl<'a> Beginning<'a> {
         let own = keys.name(&Key::Member(config.exit.clone()));
         let operations = [
             TxnOp::put(keys.name(&Key::Meta), serde_json::to_vec(&meta)?, None),
-            TxnOp::put(own, serde_json::to_vec(&Member::default())?, None),
+            TxnOp::put(own, serde_json::to_vec(&Member::joining()?)?, None),
             TxnOp::put(keys.beginning(), config.exit.as_str(), None),
             // An earlier fleet of this name may have left this key.
             TxnOp::delete(keys.name(&Key::RemovedExit(config.exit.clone())), None),

@@ -8,13 +8,17 @@ use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_fleet_link::ExitId;
 
+use super::begin::exit_toml;
 use super::roster::{self, InRoster};
 use super::ticket::AdminArguments;
 use super::{Connected, connect, print};
-use crate::exits::{Member, Removal, milliseconds};
+use crate::config::is_there;
+use crate::exits::{Removal, milliseconds};
 use crate::keys::Key;
-use crate::membership::{confirm_removal, leaving};
+use crate::link::Pair;
+use crate::membership::{confirm_removal, take_out};
 use crate::run::Directories;
+use crate::snapshot::StateDirectory;
 use crate::store::{has_found, in_words, pairs_of};
 use crate::users::{self, user_name};
 
@@ -81,13 +85,14 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let exit = ExitId::try_from(arguments.exit.clone())?;
     // Taking the exit out is final, so everything that can be checked is checked before.
     let in_roster = roster::sign_without(&mut fleet, directories.state, &exit, fleet_key.as_ref()).await?;
-    check_right(&mut fleet, &exit, &arguments.admin).await?;
+    let is_here = is_here(&directories, &fleet, &exit)?;
+    check_right(&mut fleet, &exit, is_here, &arguments.admin).await?;
     // The tickets are voided first, so that no host joins in between. A member has no tickets.
     let had_tickets = users::void_tickets(&mut fleet.client, &fleet.keys, &exit).await?;
     let had_grant = users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some();
     let heartbeat = fleet.keys.name(&Key::Heartbeat(exit.clone()));
     let is_alive = !in_words(fleet.client.get(heartbeat, None).await)?.kvs().is_empty();
-    let was_member = take_out(&mut fleet, &exit, arguments.force).await?;
+    let was_member = take_out(&mut fleet.client, &fleet.keys, &exit, arguments.force).await?;
     // If an earlier command was interrupted, the exit still has its user, and may still confirm its removal.
     let may_confirm = if was_member { is_alive } else { had_grant };
     let serving = serving(&mut fleet, &exit, arguments.stopped, may_confirm).await.with_context(|| {
@@ -123,17 +128,35 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     print(&format!("{what}{roster}"))
 }
 
-/// Checks that the command may remove the exit's etcd user.
+/// Whether this host is the exit. A machine of the operator may have a `fleet.toml` with the same name.
+fn is_here(directories: &Directories<'_>, fleet: &Connected, exit: &ExitId) -> anyhow::Result<bool> {
+    let is_exit =
+        is_there(&exit_toml(directories.config))? || StateDirectory::new(directories.state).has_copy()?;
+    Ok(is_exit && fleet.config.exit == *exit)
+}
+
+/// Checks that the command may remove the exit's etcd user. `is_here`: this host is the exit.
 ///
 /// # Errors
 /// If it may not, and the fleet knows the exit.
-async fn check_right(fleet: &mut Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<()> {
+async fn check_right(
+    fleet: &mut Connected,
+    exit: &ExitId,
+    is_here: bool,
+    admin: &AdminArguments,
+) -> anyhow::Result<()> {
     let name = user_name(&fleet.config.fleet, exit);
     // A user can see itself, but cannot remove itself.
     if admin.user(fleet)?.is_some_and(|user| user == name) {
         bail!(
             "nothing was changed, because {exit} cannot remove its own etcd user, {name}; take this exit out of its fleet with \
              `warren fleet leave`, or give --admin and --admin-password-file"
+        );
+    }
+    if is_here && !admin.is_given() {
+        bail!(
+            "nothing was changed, because this host is {exit} itself; take it out of its fleet with `warren fleet leave`, or remove it from \
+             another host"
         );
     }
     let looked = users::is_there(&admin.connect(fleet).await?, &name).await;
@@ -151,38 +174,6 @@ async fn check_right(fleet: &mut Connected, exit: &ExitId, admin: &AdminArgument
     }
 }
 
-/// Takes an exit out of the fleet. Returns whether it was a member.
-///
-/// # Errors If the exit is alive and `is_forced` is not set.
-async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyhow::Result<bool> {
-    let [member, heartbeat] =
-        [Key::Member(exit.clone()), Key::Heartbeat(exit.clone())].map(|key| fleet.keys.name(&key));
-    let found = in_words(fleet.client.get(member.as_str(), None).await)?;
-    let Some(pair) = pairs_of(&found).into_iter().next() else { return Ok(false) };
-    let mut compares = vec![Compare::mod_revision(member.as_str(), CompareOp::Equal, pair.modified)];
-    if !is_forced {
-        compares.push(Compare::version(heartbeat, CompareOp::Equal, 0));
-    }
-    let removal = removal_of(pair.parse("exit"));
-    let then = leaving(&fleet.keys, exit, Some(removal))?;
-    let look = TxnOp::get(member, None);
-    let answer = in_words(fleet.client.txn(Txn::new().when(compares).and_then(then).or_else([look])).await)?;
-    if !answer.succeeded() && answer.op_responses().iter().any(has_found) {
-        bail!("{exit} serves clients now, or has just changed; drain and stop it first, or use --force");
-    }
-    Ok(answer.succeeded())
-}
-
-/// How long a removed exit may serve if it does not hear of its removal. Its `max_staleness` began at the latest just now. `None`:
-/// the exit's value in the store cannot be read, so it may serve for good.
-fn removal_of(member: Option<Member>) -> Removal {
-    let Some(member) = member else { return Removal { until: None, has_stopped: false } };
-    let seconds = member.max_staleness.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
-    let until = seconds.map(|seconds| (milliseconds(SystemTime::now()) / 1_000).saturating_add(seconds));
-    // An exit without a key was never linked, so it serves nobody.
-    Removal { until, has_stopped: member.key.is_none() }
-}
-
 /// Whether a removed exit still serves clients, as a clause for the operator. `says_stopped`: the operator knows that it no longer
 /// runs. `may_confirm`: it may be linked to the store, so it has some time to confirm that it stops.
 async fn serving(
@@ -198,8 +189,7 @@ async fn serving(
     let began = Instant::now();
     loop {
         let found = in_words(fleet.client.get(key.as_str(), None).await)?;
-        let value = pairs_of(&found).into_iter().next().and_then(|pair| pair.value);
-        let removal = value.as_deref().and_then(Removal::read);
+        let removal = pairs_of(&found).first().and_then(Pair::removed).and_then(|removed| removed.removal);
         // Without this value, the exit has joined again or has left.
         let Some(Removal { until, has_stopped: false }) = removal else { return Ok(String::new()) };
         if may_confirm && began.elapsed() < CONFIRMED_WITHIN {
@@ -242,23 +232,4 @@ async fn store_roster(fleet: &mut Connected, exit: &ExitId, in_roster: InRoster)
 /// Removes the etcd user of an exit that is not in the fleet. Returns whether there was one.
 async fn remove_user(fleet: &Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<bool> {
     users::remove_of(&mut admin.connect(fleet).await?, &fleet.keys, exit).await
-}
-
-#[cfg(test)]
-mod tests {
-    use warren_session::PublicKey;
-
-    use super::*;
-
-    #[test]
-    fn only_an_exit_that_was_never_linked_counts_as_stopped_when_it_is_removed() {
-        let linked = Member { key: Some(PublicKey([1; 32])), max_staleness: Some(60), ..Member::default() };
-        let now = milliseconds(SystemTime::now()) / 1_000;
-        let removal = removal_of(Some(linked.clone()));
-        assert!(!removal.has_stopped && (now + 60..now + 65).contains(&removal.until.unwrap()));
-        let never = Member { max_staleness: None, ..linked };
-        assert_eq!(removal_of(Some(never)), Removal { until: None, has_stopped: false });
-        assert_eq!(removal_of(None), Removal { until: None, has_stopped: false }, "its value cannot be read");
-        assert!(removal_of(Some(Member::default())).has_stopped);
-    }
 }

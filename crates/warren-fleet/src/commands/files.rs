@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use serde::Deserialize;
+use warren_config::load_exit;
 use warren_config::storage::{LockFile, make_directory};
-use warren_host::durable_file::{Owner, Unfinished, replace};
+use warren_host::durable_file::{Owner, Unfinished, remove, replace};
 
-use crate::config::{FleetConfig, StoreConfig};
+use super::begin::exit_toml;
+use crate::config::{FleetConfig, StoreConfig, is_there};
 use crate::run::Directories;
 
 /// The file beside the credentials that says with which ticket this host joins.
@@ -84,6 +87,48 @@ pub(crate) fn forget_credentials(configuration: &Path, store: &StoreConfig) -> a
     Ok(kept)
 }
 
+/// The file in which the exit of this host keeps what it owes its fleet, and whether its fleet has removed it
+/// (`warren-exit/src/fleet/file.rs`).
+fn exits_file(directories: &Directories<'_>) -> anyhow::Result<PathBuf> {
+    let path = exit_toml(directories.config);
+    let clients = match is_there(&path)? {
+        true => load_exit(&path)?.clients_path(directories.state),
+        // An earlier exit of this host may have left it at its usual place.
+        false => directories.state.join("exit").join("clients.toml"),
+    };
+    Ok(clients.with_file_name("fleet.json"))
+}
+
+/// How many changes of clients this host's exit owes its fleet.
+///
+/// # Errors
+/// If its configuration cannot be read.
+pub(crate) fn owed_changes(directories: &Directories<'_>) -> anyhow::Result<usize> {
+    /// The part of the file that counts here.
+    #[derive(Deserialize)]
+    struct Kept {
+        unsent: Vec<Unsent>,
+    }
+    #[derive(Deserialize)]
+    struct Unsent {
+        /// Whether only the time at which a client was last online has changed.
+        #[serde(default)]
+        is_date: bool,
+    }
+    let text = std::fs::read(exits_file(directories)?).unwrap_or_default();
+    Ok(serde_json::from_slice::<Kept>(&text)
+        .map_or(0, |kept| kept.unsent.iter().filter(|row| !row.is_date).count()))
+}
+
+/// Removes that file. In another fleet, the exit would send what it owed to the old one.
+///
+/// # Errors
+/// If it cannot be removed.
+pub(crate) fn forget_exits_file(directories: &Directories<'_>) -> anyhow::Result<()> {
+    let path = exits_file(directories)?;
+    remove(&path).with_context(|| format!("{} cannot be removed", path.display()))
+}
+
 /// Writes `fleet.toml`.
 ///
 /// # Errors
@@ -110,6 +155,8 @@ fn group() -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -131,5 +178,33 @@ mod tests {
         assert!(other.exists() && !own.exists());
         // The function is called once more, as after a failure.
         assert_eq!(forget_credentials(directory.path(), &store).unwrap(), [other]);
+    }
+
+    #[test]
+    fn the_exits_file_of_a_fleet_that_was_left_is_counted_and_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (config, state) = (directory.path().join("config"), directory.path().join("state"));
+        for path in [&config, &state.join("exit"), &state.join("other")] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        let directories = Directories { config: &config, runtime: &config, state: &state };
+        let file = |place: &str| state.join(place).join("fleet.json");
+        for place in ["exit", "other"] {
+            std::fs::write(file(place), r#"{"revision": 7, "unsent": [{"row": 1}, {"row": 2}, {"row": 3, "is_date": true}], "is_removed": true}"#).unwrap();
+        }
+        let exit = "[exit]\nprivate_key_file = \"exit.key\"\n[addresses]\nipv4 = \"10.66.0.0/16\"\n[clients]\nfile = \"other/clients.toml\"\n";
+        std::fs::write(exit_toml(&config), exit).unwrap();
+        let key = config.join("exit.key");
+        std::fs::write(&key, format!("{}=", "A".repeat(43))).unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(owed_changes(&directories).unwrap(), 2);
+        forget_exits_file(&directories).unwrap();
+        assert_eq!(owed_changes(&directories).unwrap(), 0);
+        assert!(!file("other").exists() && file("exit").exists(), "the place is as exit.toml says");
+        // A host that has no exit any more.
+        std::fs::remove_file(exit_toml(&config)).unwrap();
+        forget_exits_file(&directories).unwrap();
+        assert!(!file("exit").exists());
+        forget_exits_file(&directories).unwrap();
     }
 }

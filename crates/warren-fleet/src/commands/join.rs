@@ -6,7 +6,6 @@
 //! (`attempt.rs`).
 
 use std::io::Read as _;
-use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -17,7 +16,7 @@ use tokio::time::timeout;
 use warren_fleet_link::{ExitId, Pools};
 
 use super::attempt::{Attempt, Files};
-use super::files::lock;
+use super::files::{forget_exits_file, lock};
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
 use crate::config::{FleetConfig, is_absent};
@@ -71,7 +70,7 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     }
     let files = Files::of(directories.config, &ticket, attempt.is_again)?;
     let meta = take_place(&ticket, &attempt, &files, is_named).await?;
-    finish(&attempt, is_named, directories.state)?;
+    finish(&attempt, is_named, &directories)?;
     let config = files.config;
     if arguments.json {
         return print_json(&Joined { fleet: &config.fleet, exit: &config.exit, pools: &meta.pools });
@@ -87,10 +86,11 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     ))
 }
 
-/// Names `fleet.toml`, because the ticket was used. Before that, removes the copy that an earlier fleet may have left.
-fn finish(attempt: &Attempt, is_named: bool, state: &Path) -> anyhow::Result<()> {
+/// Names `fleet.toml`, because the ticket was used. Before that, removes the copies that an earlier fleet may have left.
+fn finish(attempt: &Attempt, is_named: bool, directories: &Directories<'_>) -> anyhow::Result<()> {
     if !is_named {
-        StateDirectory::new(state).clear()?;
+        StateDirectory::new(directories.state).clear()?;
+        forget_exits_file(directories)?;
     }
     attempt.finish()
 }
@@ -168,7 +168,7 @@ async fn settle_earlier(directories: &Directories<'_>) -> anyhow::Result<()> {
     if !has_joined {
         return earlier.undo();
     }
-    finish(&earlier, false, directories.state)?;
+    finish(&earlier, false, directories)?;
     bail!(
         "an earlier `warren fleet join` with another ticket has made this host the exit {} of fleet {:?} before it was ended, and {} is written \
          now; leave that fleet with `warren fleet leave` first",
@@ -276,7 +276,7 @@ async fn try_to_use_up(
     let then = [
         TxnOp::delete(key.as_str(), None),
         TxnOp::delete(removed, None),
-        TxnOp::put(member.as_str(), serde_json::to_vec(&Member::default())?, None),
+        TxnOp::put(member.as_str(), serde_json::to_vec(&Member::joining()?)?, None),
         TxnOp::put(grant.as_str(), serde_json::to_vec(&used)?, None),
     ];
     let otherwise = [&key, &member, &grant].map(|key| TxnOp::get(key.as_str(), None));

@@ -13,7 +13,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
-use etcd_client::{Compare, CompareOp, GetOptions, Txn};
+use etcd_client::GetOptions;
 use serde::{Deserialize, Serialize};
 use warren_config::storage::{create_new, write_atomic};
 use warren_config::{clients_text, counted, load_clients, load_exit};
@@ -23,15 +23,18 @@ use warren_session::clients::{ClientRegistry, RowChange, RowId};
 
 use super::attempt::host_of_join;
 use super::begin::exit_toml;
-use super::files::{forget_credentials, lock, write};
+use super::files::{forget_credentials, forget_exits_file, lock, owed_changes, write};
 use super::{Connected, connect, print, roster};
 use crate::config::{FleetConfig, is_absent, is_there};
+use crate::exits::{Member, Removed};
+use crate::keys::Key;
 use crate::link::{Pair, rows_of};
 use crate::membership::leaving;
 use crate::planted::reached;
 use crate::run::Directories;
 use crate::snapshot::{Owner, StateDirectory};
-use crate::store::{in_words, read_all};
+use crate::store::{Transact as _, in_words, pairs_of, read_all};
+use crate::transaction::Expected;
 use crate::users::{self, user_name};
 
 /// The file that says how far the command has come.
@@ -129,8 +132,15 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
             )),
     };
     reached("out of the fleet");
+    let owed = match owed_changes(&directories)? {
+        0 => String::new(),
+        count => format!(
+            " {} of clients that you made here may not have reached the fleet: make them again at another exit.",
+            counted(count, "change")
+        ),
+    };
     // The note is saved before the rename, because the store is not asked again after the rename.
-    kept.note = Some(note);
+    kept.note = Some(note + &owed);
     kept.write(directories.config)?;
     rename(&path, &left_half(&path)).with_context(|| format!("{} cannot be renamed", path.display()))?;
     reached("configuration renamed");
@@ -249,6 +259,7 @@ fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
     // Another fleet's exit must not refuse that fleet's roster because of this one.
     let roster = roster::file_of_exit(directories.state);
     remove(&roster).with_context(|| format!("{} cannot be removed", roster.display()))?;
+    forget_exits_file(directories)?;
     let secrets = forget_credentials(directories.config, &config.store)?;
     reached("credentials forgotten");
     if !is_named {
@@ -310,14 +321,13 @@ async fn take_out(
         return Ok(" Another host has joined the fleet by this name, and stays in it.".to_owned());
     }
     // If another host joins at this moment, the grant changes and the transaction fails.
-    let same = Compare::mod_revision(
-        fleet.keys.grant(&config.exit),
-        CompareOp::Equal,
-        granted.map_or(0, |granted| granted.modified),
-    );
-    let then = leaving(&fleet.keys, &config.exit, None)?;
-    let answer = in_words(fleet.client.txn(Txn::new().when([same]).and_then(then)).await)?;
-    if !answer.succeeded() {
+    let modified = granted.map_or(0, |granted| granted.modified);
+    let member = in_words(fleet.client.get(fleet.keys.name(&Key::Member(config.exit.clone())), None).await)?;
+    let member = pairs_of(&member).into_iter().next().and_then(|pair| pair.parse::<Member>("exit"));
+    let left = Removed { membership: member.and_then(|member| member.membership), ..Removed::default() };
+    let mut transaction = leaving(&fleet.keys, &config.exit, left)?;
+    transaction.expected.insert(fleet.keys.grant(&config.exit), Expected::Modified(modified));
+    if fleet.client.transact(&transaction).await?.is_none() {
         bail!("this exit's place in the fleet is being changed right now; run this again");
     }
     let user = user_name(&config.fleet, &config.exit);

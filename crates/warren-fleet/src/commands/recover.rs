@@ -1,6 +1,5 @@
 //! `warren fleet recover`: puts missing data back into a store that was restored from an old backup, or that has lost everything.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
@@ -13,16 +12,14 @@ use warren_session::clients::RowChange;
 
 use super::{Connected, connect_or_fill, print, roster};
 use crate::config::FleetConfig;
-use crate::exits::Member;
 use crate::keys::Key;
 use crate::link::{Contents, read};
-use crate::membership::rejoin;
 use crate::meta::{Meta, Mismatch, Position, Recovery, check};
-use crate::recovery::{Age, Basis, ExitChanges, exits};
+use crate::recovery::{Age, Basis, ExitChanges};
 use crate::rows::Rows;
 use crate::run::Directories;
-use crate::snapshot::{Owner, Snapshot, StateDirectory, decode};
-use crate::store::restored::{Brought, bring_back, bring_back_roster, exits_in_store, remove_exits};
+use crate::snapshot::{OtherFormat, Owner, Snapshot, StateDirectory, decode};
+use crate::store::restored::{Brought, bring_back_roster, recover_with};
 use crate::store::{find, in_words, read_all};
 use crate::users;
 
@@ -93,7 +90,7 @@ pub(crate) async fn recover(
     let position = match &own {
         Some(own) => own.position.clone(),
         // The backup may come from another exit.
-        None => Position { own: 0, ..copy.position.clone() },
+        None => Position { own: 0, membership: None, ..copy.position.clone() },
     };
     let age = Age::of(copy.meta.epoch, fleet.meta.epoch);
     let found = state_of(&mut fleet, &position, arguments.force).await?;
@@ -104,7 +101,7 @@ pub(crate) async fn recover(
     rosters.extend(own.as_ref().and_then(|own| read(&fleet.keys, None, &own.pairs).others.roster()));
     rosters.extend(roster::of_exit(directories.state));
     let latest = own.as_ref().map_or(0, |own| own.position.epoch).max(copy.position.epoch);
-    let done = put_back(&mut fleet, &copy, &contents, (state, age), &rosters).await?;
+    let done = put_back(&mut fleet, (&copy, &contents), position.membership, (state, age), &rosters).await?;
     let before = if state == State::Lost { 0 } else { done.newest };
     let recoveries = recoveries(&copy, &fleet.meta, age, before);
     // The new epoch begins last, because the links use the store again once it has the new epoch.
@@ -118,7 +115,13 @@ fn chosen(owner: &Owner, own: Option<&Snapshot>, arguments: &RecoverArguments) -
         Some(path) => {
             let bytes = read_plain(path, MOST_BYTES)
                 .with_context(|| format!("{} cannot be read", path.display()))?;
-            decode(&bytes).with_context(|| format!("{} is not a backup", path.display()))?
+            decode(&bytes).map_err(|error| {
+                let what = match error.is::<OtherFormat>() {
+                    true => "cannot be used; recover with that version of Warren, or without --from at an exit that has a copy",
+                    false => "is not a backup",
+                };
+                error.context(format!("{} {what}", path.display()))
+            })?
         }
         None => own.cloned().context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
     };
@@ -138,10 +141,17 @@ async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -
     }
     let found = find(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
     let why = match check(fleet.keys.name_of_fleet(), Some(position), &found) {
-        Err(Mismatch::OldRevision { .. } | Mismatch::OtherCluster { .. } | Mismatch::LostWrite { .. }) => {
+        Err(
+            Mismatch::OldRevision { .. }
+            | Mismatch::OtherCluster { .. }
+            | Mismatch::LostWrite { .. }
+            | Mismatch::LostRecovery,
+        ) => {
             return Ok(State::Restored);
         }
-        Err(Mismatch::Removed { .. } | Mismatch::NotMember) if is_forced => return Ok(State::Intact),
+        Err(Mismatch::Removed { .. } | Mismatch::NotMember | Mismatch::Replaced { .. }) if is_forced => {
+            return Ok(State::Intact);
+        }
         Err(mismatch) => return Err(mismatch.into()),
         Ok((_, true)) => "was recovered already, and this exit's link will use it again by itself",
         Ok((_, false)) => "was not restored from an old backup: it has everything that this exit knows",
@@ -155,11 +165,11 @@ async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -
     Ok(State::Intact)
 }
 
-/// Puts back rows, exits and the roster.
+/// Puts back rows, exits and the roster. `membership`: the number of this exit's membership.
 async fn put_back(
     fleet: &mut Connected,
-    copy: &Snapshot,
-    contents: &Contents,
+    (copy, contents): (&Snapshot, &Contents),
+    membership: Option<u64>,
     (state, age): (State, Age),
     rosters: &[Vec<u8>],
 ) -> anyhow::Result<Done> {
@@ -168,21 +178,13 @@ async fn put_back(
     let before = read(&fleet.keys, None, &pairs).rows;
     let known = (state != State::Lost).then_some(newest);
     let basis = Basis::of_command(age, copy.revision, known, state != State::Intact);
-    let members: BTreeSet<ExitId> = contents.members.keys().cloned().collect();
-    let in_store = exits_in_store(&mut fleet.client, &fleet.keys).await?;
-    let changes = exits(&members, &contents.removed, &in_store, basis);
-    // Exits are removed first, so that no removed exit gets the clients that are put back.
-    remove_exits(&mut fleet.client, &fleet.keys, &changes.removed).await?;
     let disabled = if state == State::Intact { Vec::new() } else { disagreements(&contents.rows, &before) };
-    let (rows, _) = bring_back(&mut fleet.client, &fleet.keys, &contents.rows, basis).await?;
-    for exit in &changes.put_back {
-        put_back_exit(fleet, exit, contents.members.get(exit).cloned().flatten()).await?;
-    }
+    let me = fleet.config.exit.clone();
+    let (rows, changes) =
+        recover_with(&mut fleet.client, &fleet.keys, (&me, membership), contents, basis).await?;
     let roster = bring_back_roster(&mut fleet.client, &fleet.keys, rosters).await?;
-    rejoin(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
-    for exit in
-        members.iter().filter(|exit| !changes.removed.contains(exit) && !changes.left_out.contains(exit))
-    {
+    let is_out = |exit: &ExitId| changes.removed.contains(exit) || changes.left_out.contains(exit);
+    for exit in contents.members.keys().filter(|exit| !is_out(exit)) {
         users::keep(&mut fleet.client, &fleet.keys, exit).await?;
     }
     Ok(Done { state, age, copy: copy.revision, newest, rows, disabled, exits: changes, roster })
@@ -214,17 +216,6 @@ fn disagreements(copy: &Rows, store: &Rows) -> Vec<String> {
         })
         .map(|client| client.name.clone())
         .collect()
-}
-
-async fn put_back_exit(fleet: &mut Connected, exit: &ExitId, member: Option<Member>) -> anyhow::Result<()> {
-    // The exit itself adds its key and its endpoints when it is linked.
-    let member = member.unwrap_or_default();
-    let key = fleet.keys.name(&Key::Member(exit.clone()));
-    let absent = [&key, &fleet.keys.name(&Key::RemovedExit(exit.clone()))]
-        .map(|key| Compare::version(key.as_str(), CompareOp::Equal, 0));
-    let put = TxnOp::put(key, serde_json::to_vec(&member)?, None);
-    in_words(fleet.client.txn(Txn::new().when(absent).and_then([put])).await)?;
-    Ok(())
 }
 
 /// Begins a new epoch, so that all links learn that the store was recovered.

@@ -56,6 +56,11 @@ pub(super) struct AdminArguments {
 }
 
 impl AdminArguments {
+    /// Whether the command line names a user.
+    pub(super) fn is_given(&self) -> bool {
+        self.admin.is_some()
+    }
+
     /// The options with which the user of these arguments reaches the store.
     fn options(&self, fleet: &Connected) -> anyhow::Result<StoreOptions> {
         let mut options = fleet.config.store.options()?;
@@ -161,6 +166,12 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         new.connect_any().await.context("the ticket would not work, so none was made")?;
     }
     let mut admin = arguments.admin.connect(&fleet).await?;
+    if identity.is_some() && was_used(&mut fleet, &exit).await? {
+        tracing::warn!(
+            "{exit} has been an exit or had a ticket before, and every certificate that was made for {user} opens the store again from now on; \
+             if another host may still have one, run `warren fleet remove {exit}` now, and choose another name"
+        );
+    }
     let mut ticket = Ticket {
         expires: seconds(SystemTime::now()) + arguments.expires.as_secs(),
         fleet: fleet.config.fleet.clone(),
@@ -182,6 +193,13 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         }
     }
     print(&format!("{}\n", ticket.text()?))
+}
+
+/// Whether an exit of this name was removed or has left, or an earlier ticket for it was made.
+async fn was_used(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<bool> {
+    let removed = fleet.keys.name(&Key::RemovedExit(exit.clone()));
+    let is_removed = !in_words(fleet.client.get(removed, None).await)?.kvs().is_empty();
+    Ok(is_removed || users::granted(&mut fleet.client, &fleet.keys, exit).await?.is_some())
 }
 
 /// Puts a ticket into the store. Voids an earlier one for the same exit.

@@ -8,7 +8,7 @@ use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS, MAX_VALUE};
 use warren_session::clients::{RowChange, RowId};
 use warren_session::roster::MAX_ROSTER_LENGTH;
 
-use crate::exits::{Heartbeat, Member, Removal, Removed};
+use crate::exits::{Heartbeat, Member, Removed};
 use crate::keys::{Key, Keys};
 use crate::rows::{Before, Rows, Subject, Unseen};
 use crate::sessions::Records;
@@ -80,8 +80,7 @@ impl Pair {
 
     /// The content of a key `xr/EXIT`. `None` if it was deleted.
     pub(crate) fn removed(&self) -> Option<Removed> {
-        let removal = Removal::read(self.value.as_deref()?);
-        Some(Removed { at: self.modified, removal })
+        Some(Removed::read(self.value.as_deref()?, self.modified))
     }
 
     fn row(&self, id: RowId) -> Option<RowChange> {

@@ -904,6 +904,7 @@ fn an_exit_whose_value_cannot_be_read_stays_in_the_fleet() {
         key: Some(PublicKey([1; 32])),
         endpoints: vec!["b.example.net:443".to_owned(); usize::from(index - 1)],
         max_staleness: None,
+        membership: Some(index.into()),
     };
     let pair = |index: u8, revision| {
         Pair::new(name(index.into()), serde_json::to_vec(&member(index)).unwrap(), revision)
@@ -984,4 +985,33 @@ fn the_copy_on_disk_says_which_removed_exits_must_stop() {
     // The control: an exit that comes back.
     next.events(7, &[Pair { value: None, ..pair(1, "", 7) }], SystemTime::now());
     assert_eq!((next.pairs().len(), next.exits.lingering().len()), (2, 0));
+}
+
+#[test]
+fn a_link_keeps_the_number_of_its_exits_membership_and_a_new_exit_gets_no_clients_before_its_key_is_stored() {
+    let keys = Keys::new("home");
+    let now = Instant::now();
+    let mut link = Link::new(keys.clone(), exit(1), "process".to_owned(), now);
+    link.exit_said(hello(1), now).unwrap();
+    link.store_up(meta(), 5, now);
+    let name = keys.name(&Key::Member(exit(1)));
+    let written = |link: &Link| {
+        let (transaction, _) = link.heartbeat(SystemTime::UNIX_EPOCH).unwrap();
+        let value = transaction.then.get(&name).cloned().flatten();
+        value.map(|value| serde_json::from_slice::<Member>(&value).unwrap())
+    };
+    let has_copy = |link: &mut Link| {
+        let messages = link.take_messages();
+        messages.iter().any(|message| matches!(message, FleetMessage::Whole { .. }))
+    };
+    assert_eq!(written(&link), None, "the number is not known yet");
+    let joining = Member { membership: Some(7), ..Member::default() };
+    link.whole(5, &[Pair::new(name.clone(), serde_json::to_vec(&joining).unwrap(), 4)]);
+    link.tell_store(now);
+    assert!(!has_copy(&mut link), "an operator who removes the exit would be told that it has never served");
+    let own = written(&link).unwrap();
+    assert!(own.key.is_some() && own.membership == Some(7));
+    link.events(6, &[Pair::new(name.clone(), serde_json::to_vec(&own).unwrap(), 6)], SystemTime::UNIX_EPOCH);
+    assert!(has_copy(&mut link));
+    assert_eq!(written(&link), None);
 }

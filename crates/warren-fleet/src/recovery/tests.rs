@@ -6,6 +6,7 @@ use warren_session::clients::RemovedKey;
 use warren_simulation::finds;
 
 use super::*;
+use crate::exits::Removal;
 use crate::keys::Keys;
 use crate::link::tests::{key, token};
 use crate::meta::FORMAT;
@@ -140,34 +141,50 @@ fn a_client_that_either_side_calls_disabled_is_disabled() {
 }
 
 fn left(at: i64) -> Removed {
-    Removed { at, removal: None }
+    Removed { at, ..Removed::default() }
+}
+
+/// Exits of a fleet, as a copy has them.
+fn of(names: &[&str]) -> BTreeMap<ExitId, Option<Member>> {
+    names
+        .iter()
+        .map(|name| (ExitId::try_from((*name).to_owned()).unwrap(), Some(Member::default())))
+        .collect()
 }
 
 /// Exits that are removed without having to stop.
-fn leaving(exits: Vec<ExitId>) -> Removals {
-    exits.into_iter().map(|exit| (exit, None)).collect()
+fn leaving(exits: Vec<(ExitId, i64)>) -> Removals {
+    exits.into_iter().map(|(exit, at)| (exit, left(at))).collect()
 }
 
 #[test]
 fn an_exit_that_was_removed_does_not_come_back() {
     let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
     let ids = |names: &[&str]| names.iter().map(|name| id(name)).collect::<Vec<_>>();
-    let members: BTreeSet<_> = ids(&["a", "d", "e", "f"]).into_iter().collect();
+    let members = of(&["a", "d", "e", "f"]);
     let removals: BTreeMap<_, _> = [(id("c"), left(80))].into();
     let store = ExitsInStore {
         members: [("a", 1), ("b", 2), ("c", 3), ("g", 95), ("f", 4)].map(|(exit, at)| (id(exit), at)).into(),
         removed: [(id("e"), left(5)), (id("f"), left(6))].into(),
+        ..ExitsInStore::default()
     };
     let changes = exits(&members, &removals, &store, Basis::of_command(Age::Same, 90, Some(50), true));
     // An earlier release has removed b. The copy does not know g, which is newer.
-    let expected =
-        ExitChanges { removed: leaving(ids(&["c", "b"])), put_back: ids(&["d"]), left_out: ids(&["e", "f"]) };
+    let expected = ExitChanges {
+        removed: leaving(vec![(id("c"), 80), (id("b"), 0)]),
+        put_back: ids(&["d"]),
+        left_out: ids(&["e", "f"]),
+    };
     assert_eq!(changes, expected);
     // A store that was not restored may lack d for a good reason.
     let changes = exits(&members, &removals, &store, Basis::of_command(Age::Same, 90, Some(100), false));
     assert_eq!((changes.put_back, changes.left_out), (Vec::new(), ids(&["d", "e", "f"])));
     // The comparison is repeated. Exit c needs no further change.
-    let again = ExitsInStore { members: [(id("a"), 1)].into(), removed: [(id("c"), left(51))].into() };
+    let again = ExitsInStore {
+        members: [(id("a"), 1)].into(),
+        removed: [(id("c"), left(51))].into(),
+        ..ExitsInStore::default()
+    };
     assert_eq!(
         removed_exits(&removals, &again, Basis::of_command(Age::Same, 90, Some(50), true)),
         Removals::default()
@@ -183,7 +200,8 @@ fn an_exit_that_was_removed_does_not_come_back() {
 #[test]
 fn a_removal_keeps_its_force_in_a_recovery() {
     let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
-    let removed = |at, has_stopped| Removed { at, removal: Some(Removal { until: Some(at), has_stopped }) };
+    let removed =
+        |at, has_stopped| Removed { removal: Some(Removal { until: Some(at), has_stopped }), ..left(at) };
     // Exit b has left by itself. Exit e came back after its removal in the backup, and was removed again. Exit f has left since.
     let copied: BTreeMap<_, _> = [
         (id("b"), left(70)),
@@ -197,16 +215,80 @@ fn a_removal_keeps_its_force_in_a_recovery() {
         members: [("b", 2), ("c", 3)].map(|(exit, at)| (id(exit), at)).into(),
         removed: [(id("d"), removed(30, true)), (id("e"), removed(31, true)), (id("f"), removed(32, true))]
             .into(),
+        ..ExitsInStore::default()
     };
     let basis = Basis::of_command(Age::Same, 90, Some(50), true);
-    let changes = exits(&BTreeSet::new(), &copied, &store, basis);
-    let until = |at| Some(Removal { until: Some(at), has_stopped: false });
-    let expected = [(id("b"), None), (id("c"), until(71)), (id("e"), until(80)), (id("f"), None)];
+    let changes = exits(&BTreeMap::new(), &copied, &store, basis);
+    let expected = [
+        (id("b"), left(70)),
+        (id("c"), removed(71, false)),
+        (id("e"), removed(80, false)),
+        (id("f"), left(81)),
+    ];
     assert_eq!(changes.removed, expected.into_iter().collect());
+    // Exit e has no time at which it stops by itself. Only the membership distinguishes its removals.
+    let never = |at, membership| Removed { membership, removal: Some(Removal::default()), ..left(at) };
+    let earlier = ExitsInStore { removed: [(id("e"), never(31, Some(1)))].into(), ..ExitsInStore::default() };
+    let of = |membership| removed_exits(&[(id("e"), never(80, membership))].into(), &earlier, basis);
+    assert!(of(Some(2)).contains(&id("e")) && of(Some(1)).is_empty());
     // The control: the store was not restored, and its removals are newer.
     let newer = ExitsInStore { removed: [(id("e"), removed(85, true))].into(), ..store };
     let changes = removed_exits(&copied, &newer, Basis::of_command(Age::Same, 90, Some(90), false));
     assert!(!changes.contains(&id("e")));
+}
+
+#[test]
+fn an_exit_that_joined_again_after_the_removal_in_the_backup_is_put_back() {
+    let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
+    let member = |membership| Some(Member { membership, ..Member::default() });
+    let ended = |membership, at| Removed { removal: Some(Removal::default()), membership, ..left(at) };
+    // Exit d was removed from its present membership. The numbers of e's and f's memberships are not all known.
+    let members = [("b", Some(2)), ("c", Some(2)), ("d", Some(2)), ("e", None), ("f", Some(2))]
+        .map(|(exit, own)| (id(exit), member(own)));
+    let (one, two) = (ended(Some(1), 30), ended(Some(2), 31));
+    let removed = [("b", one), ("c", one), ("d", two), ("e", one), ("f", ended(None, 32))];
+    let store = ExitsInStore {
+        members: [(id("c"), 20)].into(),
+        removed: removed.map(|(exit, removed)| (id(exit), removed)).into(),
+        ..ExitsInStore::default()
+    };
+    for (copy, epoch) in [(1, 1), (3, 1)] {
+        let basis = Basis::of_command(Age::of(copy, epoch), 90, Some(50), true);
+        let changes = exits(&members.clone().into(), &BTreeMap::new(), &store, basis);
+        assert_eq!(
+            (changes.put_back, changes.left_out),
+            (vec![id("b"), id("c")], vec![id("d"), id("e"), id("f")])
+        );
+    }
+    // The control: the store was not restored, or is newer than the copy.
+    for (age, newest, is_restored) in
+        [(Age::Same, 50, false), (Age::Same, 95, true), (Age::Earlier, 50, true)]
+    {
+        let basis = Basis::of_command(age, 90, Some(newest), is_restored);
+        assert!(exits(&members.clone().into(), &BTreeMap::new(), &store, basis).put_back.is_empty());
+    }
+}
+
+#[test]
+fn an_exit_whose_own_copy_lacks_its_removal_is_removed_by_another_copy() {
+    let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
+    let copied = |membership| {
+        [(id("b"), Removed { removal: Some(Removal::default()), membership, ..left(120) })].into()
+    };
+    let meta = Meta {
+        recoveries: vec![Recovery { epoch: 1, revision: 100, store: 50 }],
+        epoch: 2,
+        ..crate::link::tests::meta()
+    };
+    let position = Position { epoch: 1, revision: 130, ..Position::default() };
+    let found = Found { began: 60, ..crate::returned::tests::found() };
+    let basis = Basis::of_link(&position, &meta, &found);
+    // The exit has come back after the recovery began.
+    let mut store = ExitsInStore::default();
+    store.add(id("b"), 70, Some(Member { membership: Some(2), ..Member::default() }));
+    assert!(removed_exits(&copied(Some(2)), &store, basis).contains(&id("b")));
+    // The control: it has joined again since.
+    assert!(removed_exits(&copied(Some(1)), &store, basis).is_empty());
 }
 
 #[test]
@@ -218,8 +300,32 @@ fn an_exit_that_is_not_in_a_recovered_store_stops_only_if_its_copy_has_its_remov
     };
     assert_eq!(absence(None), Mismatch::NotMember);
     assert_eq!(absence(Some(left(5))), Mismatch::Removed { must_stop: false });
-    let removed = Removed { at: 5, removal: Some(Removal::default()) };
+    let removed = Removed { removal: Some(Removal::default()), ..left(5) };
     assert_eq!(absence(Some(removed)), Mismatch::Removed { must_stop: true });
+}
+
+#[test]
+fn a_host_learns_after_a_recovery_that_another_one_has_its_name() {
+    let me = ExitId::try_from("a".to_owned()).unwrap();
+    let replacement = |removed: Option<Removed>, own, revision| {
+        let recoveries = vec![Recovery { epoch: 1, revision: 100, store: 50 }];
+        let meta = Meta { recoveries, epoch: 2, ..crate::link::tests::meta() };
+        let position = Position { epoch: 1, revision, ..Position::default() };
+        let basis = Basis::of_link(&position, &meta, &crate::returned::tests::found());
+        let removed = removed.map(|removed| (me.clone(), removed)).into_iter().collect();
+        BesideRows { removed, ..BesideRows::default() }.replacement(&me, own, basis)
+    };
+    let ended = |membership| Removed { membership, removal: Some(Removal::default()), ..left(80) };
+    // Its own copy has its removal.
+    let stops = Some(Mismatch::Replaced { must_stop: true });
+    assert_eq!(replacement(Some(ended(Some(1))), Some(1), 130), stops);
+    // The recovery knew more than this copy.
+    let is_refused = Some(Mismatch::Replaced { must_stop: false });
+    assert_eq!(replacement(None, Some(1), 90), is_refused);
+    // The controls: only this copy knows its membership; it is not known; the removal is of an earlier one.
+    assert_eq!(replacement(None, Some(1), 130), None);
+    assert_eq!(replacement(None, None, 90), None);
+    assert_eq!(replacement(Some(ended(Some(1))), Some(2), 130), None);
 }
 
 #[test]
@@ -227,7 +333,7 @@ fn a_copy_of_an_earlier_epoch_removes_no_exit_and_replaces_no_row() {
     // The store had lost everything after the copy was made, so it counts from the beginning again.
     let age = Age::of(1, 2);
     let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
-    let members: BTreeSet<_> = [id("a"), id("d")].into();
+    let members = of(&["a", "d"]);
     let removals: BTreeMap<_, _> = [(id("c"), left(8000)), (id("r"), left(9000))].into();
     let store = ExitsInStore {
         members: [("a", 100), ("e", 500), ("r", 510)].map(|(exit, at)| (id(exit), at)).into(),
@@ -238,8 +344,11 @@ fn a_copy_of_an_earlier_epoch_removes_no_exit_and_replaces_no_row() {
         let basis = Basis::of_command(age, 10_000, Some(700), is_restored);
         let changes = exits(&members, &removals, &store, basis);
         // The store has no exit c, so only its removal is noted.
-        let expected =
-            ExitChanges { removed: leaving(vec![id("c")]), put_back: Vec::new(), left_out: vec![id("d")] };
+        let expected = ExitChanges {
+            removed: leaving(vec![(id("c"), 8000)]),
+            put_back: Vec::new(),
+            left_out: vec![id("d")],
+        };
         assert_eq!(changes, expected);
 
         let mut stored = rows(&[(600, renamed.clone().into()), (610, invitation(1, None))]);
@@ -256,13 +365,13 @@ fn a_copy_of_a_later_epoch_is_newer_than_all_that_the_store_has() {
     let age = Age::of(3, 2);
     let basis = Basis::of_command(age, 300, Some(9000), true);
     let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
-    let members: BTreeSet<_> = [id("a"), id("d")].into();
+    let members = of(&["a", "d"]);
     let removals: BTreeMap<_, _> = [(id("c"), left(250))].into();
     // Exit e was not linked since the later epoch began.
     let joined = [("a", 100), ("c", 8000), ("e", 500)].map(|(exit, at)| (id(exit), at));
     let store = ExitsInStore { members: joined.into(), ..ExitsInStore::default() };
     let expected =
-        ExitChanges { removed: leaving(vec![id("c")]), put_back: vec![id("d")], left_out: Vec::new() };
+        ExitChanges { removed: leaving(vec![(id("c"), 250)]), put_back: vec![id("d")], left_out: Vec::new() };
     assert_eq!(exits(&members, &removals, &store, basis), expected);
 
     let renamed = Client { name: "renamed".to_owned(), ..client(1) };
@@ -399,7 +508,7 @@ proptest! {
         let pools = Pools { ipv4: None, ipv6: None };
         let meta = Meta { format: FORMAT, id: "f".to_owned(), epoch: 2, pools, recoveries: vec![recovery] };
         let found =
-            Found { meta: None, cluster: 1, revision, own: 0, is_member: true, removed: None, began: revision };
+            Found { revision, began: revision, ..crate::returned::tests::found() };
         let mut returned = Returned::default();
         let exits: Vec<_> =
             (0..copies.len()).map(|index| ExitId::try_from(format!("exit{index}")).unwrap()).collect();

@@ -1,18 +1,22 @@
 //! An exit: the real state machine of sessions, and what the exit's daemon does around it (`warren-exit/src/fleet.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use warren_fleet_link::{ExitMessage, FleetMessage, Outcome, StoreLink};
+use warren_fleet_link::{ExitMessage, ExitState, FleetMessage, Load, Outcome, StoreLink};
 use warren_session::PublicKey;
 use warren_session::clients::{ClientRegistry, RowChange, RowId};
 use warren_session::exit::{
     ExitAction, ExitSessions, SessionConfig, SessionId, StoreRefusal, StoreRequest, StoreRequestId,
     UnsentRow, WholeCopy,
 };
+use warren_session::goodbye::Goodbye;
 use warren_session::message::{Message, MessageDecoder};
 use warren_session::pool::Lease;
 use warren_simulation::Random;
+
+/// How long the clients of a removed exit have to leave it.
+const LEAVING: Duration = Duration::from_secs(2);
 
 /// A message to a client, or the end of its connection.
 #[derive(Debug)]
@@ -36,6 +40,7 @@ struct Disk {
     rows: BTreeMap<RowId, RowChange>,
     unsent: Vec<UnsentRow>,
     revision: i64,
+    is_removed: bool,
 }
 
 pub(super) struct Exit {
@@ -52,6 +57,11 @@ pub(super) struct Exit {
     follows: bool,
     revision: i64,
     has_failed: bool,
+    /// Whether the store has said that this exit was removed from the fleet.
+    pub(super) is_removed: bool,
+    /// When an exit that was removed ends the sessions that are left.
+    cut_off: Option<Instant>,
+    is_leaving: bool,
 }
 
 impl Exit {
@@ -87,6 +97,9 @@ impl Exit {
             follows: false,
             revision: disk.revision,
             has_failed: false,
+            is_removed: disk.is_removed,
+            cut_off: None,
+            is_leaving: false,
             disk,
         }
     }
@@ -105,6 +118,10 @@ impl Exit {
             self.answered(now, id, Outcome::Unavailable);
         }
         self.to_link.push_back(hello);
+        if self.is_leaving {
+            let (load, state) = (Load::default(), ExitState::Draining);
+            self.to_link.push_back(ExitMessage::Load { load, state, roster: None });
+        }
         let opened = self.sessions.sessions().map(opened);
         self.to_link.extend(opened);
     }
@@ -117,6 +134,11 @@ impl Exit {
         match message {
             FleetMessage::Store(link) => {
                 let was_reachable = self.is_reachable();
+                self.is_removed = match &link {
+                    StoreLink::Reachable => false,
+                    StoreLink::Refused { is_removed: true, .. } => true,
+                    StoreLink::Away { .. } | StoreLink::Refused { .. } => self.is_removed,
+                };
                 self.store = link;
                 if self.is_reachable() && (std::mem::take(&mut self.has_failed) || !was_reachable) {
                     self.sessions.store_answers();
@@ -190,6 +212,26 @@ impl Exit {
         self.outcomes.push_back((StoreRequestId(id), result));
     }
 
+    /// Stops serving if the exit was removed, and begins again (`warren-exit/src/fleet/serving.rs`).
+    pub(super) fn follow(&mut self, now: Instant) {
+        if self.is_removed && !self.is_leaving {
+            self.sessions.drain(now);
+            self.cut_off = Some(now + LEAVING);
+        } else if self.is_leaving && !self.is_removed && self.is_reachable() {
+            self.sessions.serve_again();
+            self.cut_off = None;
+        } else if self.cut_off.is_some_and(|at| at <= now) {
+            self.cut_off = None;
+            self.sessions.shutdown(now, Goodbye::Draining);
+            return;
+        } else {
+            return;
+        }
+        self.is_leaving = self.is_removed;
+        let state = if self.is_leaving { ExitState::Draining } else { ExitState::Serving };
+        self.to_link.push_back(ExitMessage::Load { load: Load::default(), state, roster: None });
+    }
+
     /// Carries out the actions of the state machine.
     pub(super) fn act(&mut self, now: Instant) {
         while let Some(action) = self.sessions.poll_action() {
@@ -246,12 +288,12 @@ impl Exit {
                 self.disk.rows.remove(&row.id());
             }
         }
-        self.disk.revision = self.revision;
+        (self.disk.revision, self.disk.is_removed) = (self.revision, self.is_removed);
     }
 }
 
 fn away() -> StoreLink {
-    StoreLink::Away { silent: std::time::Duration::ZERO, reason: "no link".to_owned() }
+    StoreLink::Away { silent: Duration::ZERO, reason: "no link".to_owned() }
 }
 
 fn opened(session: &warren_session::exit::Session) -> ExitMessage {

@@ -8,15 +8,17 @@ use warren_session::PublicKey;
 use warren_simulation::Random;
 
 use super::exit::Exit;
-use super::recovery::replay;
-use super::store::MapStore;
-use crate::keys::Keys;
+use super::store::{MapStore, at_once};
+use crate::exits::Removed;
+use crate::keys::{Key, Keys};
 use crate::link::tests::meta;
-use crate::link::{Link, Transaction};
-use crate::meta::check;
+use crate::link::{Link, Pair, Transaction};
+use crate::membership::confirm_removal;
+use crate::meta::{Mismatch, check};
 use crate::run::{HEARTBEAT, REFUSED_PAUSE, SAVE, SOONEST_HEARTBEAT};
 use crate::sessions::SessionBatch;
 use crate::snapshot::{Owner, Snapshot};
+use crate::store::replay::{Returning, replay};
 use crate::store_history::StoreHistory;
 
 /// The pause before the next connection to the store.
@@ -120,6 +122,14 @@ impl Site {
         );
     }
 
+    /// Begins anew on an empty host, because the exit has joined the fleet again.
+    pub(super) fn join_again(&mut self, store: &mut MapStore, random: &mut Random, now: Instant) {
+        self.lose_store(store, random, now);
+        self.disk = None;
+        self.exit = Exit::new(random, now);
+        self.restart_link(store, random, now);
+    }
+
     /// Kills the link, and starts it again with the content of its disk.
     pub(super) fn restart_link(&mut self, store: &mut MapStore, random: &mut Random, now: Instant) {
         self.lose_store(store, random, now);
@@ -176,6 +186,7 @@ impl Site {
     pub(super) fn step(&mut self, store: &mut MapStore, random: &mut Random, now: Instant) {
         self.follow_trouble(store, random, now);
         self.exit.sessions.handle_timeout(now);
+        self.exit.follow(now);
         self.exit.act(now);
         self.tick(store, now);
         // Each message is delayed at random, but messages in one direction stay in order.
@@ -266,18 +277,15 @@ impl Site {
         let found = store.find(&self.keys, &self.me);
         let (meta, is_recovered) = match check(self.keys.name_of_fleet(), position.as_ref(), &found) {
             Ok(checked) => checked,
-            Err(mismatch) => {
-                self.due.connect = now + REFUSED_PAUSE;
-                self.used_since = None;
-                self.link.store_refused((mismatch.to_string(), false), now);
-                self.save();
-                return;
-            }
+            Err(mismatch) => return self.refused(mismatch, found.removed, store, now),
         };
         if is_recovered && let Some(position) = &position {
-            let rows = self.link.rows().clone();
-            let names = replay(store, &self.keys, &self.me, (position, &rows), (&meta, &found));
-            self.left_out.extend(names);
+            let (rows, beside) = (self.link.rows().clone(), self.link.beside_rows());
+            let copy = Returning { me: &self.me, position, rows: &rows, beside: &beside };
+            match at_once(replay(store, &self.keys, copy, (&meta, &found))).unwrap() {
+                Ok(replayed) => self.left_out.extend(replayed.brought.left_out),
+                Err(mismatch) => return self.refused(mismatch, None, store, now),
+            }
             live_from = None;
         }
         self.history.found(&self.link, meta.clone(), found.cluster);
@@ -294,6 +302,23 @@ impl Site {
         });
         self.seen = Some(seen);
         self.pump();
+    }
+
+    /// Handles a store that must not be used.
+    fn refused(&mut self, mismatch: Mismatch, removed: Option<Removed>, store: &mut MapStore, now: Instant) {
+        let is_removed = mismatch.must_stop();
+        if let Some(removed) = removed.filter(|_| is_removed) {
+            self.link.was_removed(removed);
+            if let Some((position, disk)) = self.history.was_removed(removed).zip(self.disk.as_mut()) {
+                disk.position = position;
+            }
+        }
+        if is_removed && self.link.has_stopped() {
+            at_once(confirm_removal(store, &self.keys, &self.me)).unwrap();
+        }
+        self.break_connection(now, REFUSED_PAUSE);
+        self.link.store_refused((mismatch.to_string(), is_removed), now);
+        self.save();
     }
 
     /// Makes the link read the whole store again.
@@ -363,8 +388,12 @@ impl Site {
             }
             Some(ToStore::Heartbeat(transaction, leased, lease)) => {
                 if store.keep(lease, now) {
-                    let held = store.apply_leased(&transaction, Some((lease, &|key| key == leased)));
-                    assert!(held, "the exit is a member");
+                    if !store.apply_leased(&transaction, Some((lease, &|key| key == leased))) {
+                        // The next connection finds out why this exit is not in the fleet.
+                        self.break_connection(now, PAUSE);
+                        self.link.store_down("not in the fleet".to_owned(), now);
+                        return false;
+                    }
                 } else {
                     self.forget_lease(lease);
                 }
@@ -388,15 +417,22 @@ impl Site {
         }
     }
 
-    fn deliver_event(&mut self, store: &MapStore, now: Instant) -> bool {
+    fn deliver_event(&mut self, store: &mut MapStore, now: Instant) -> bool {
         let Some(seen) = self.seen else { return false };
         if seen < store.compacted {
             self.start_over(now, "compacted");
             return false;
         }
-        let Some((revision, pairs)) = store.events_after(seen).first() else { return false };
-        self.link.events(*revision, pairs, SystemTime::UNIX_EPOCH);
-        self.seen = Some(*revision);
+        let Some((revision, pairs)) = store.events_after(seen).first().cloned() else { return false };
+        let (own, membership) = (self.keys.name(&Key::RemovedExit(self.me.clone())), self.link.membership());
+        self.link.events(revision, &pairs, SystemTime::UNIX_EPOCH);
+        self.seen = Some(revision);
+        // As `store/session.rs` does.
+        let mut removed = pairs.iter().filter(|pair| pair.key == own.as_bytes()).filter_map(Pair::removed);
+        if removed.any(|it| it.must_stop() && !it.is_of_another(membership)) {
+            self.refused(Mismatch::Removed { must_stop: true }, None, store, now);
+            return false;
+        }
         if self.link.epoch() != self.epoch() {
             self.start_over(now, "recovered");
             return false;

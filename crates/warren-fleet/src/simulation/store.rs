@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use warren_fleet_link::ExitId;
 
+use crate::exits::{Member, Removed};
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
 use crate::meta::{Found, Meta};
-use crate::store::Transact;
+use crate::recovery::ExitsInStore;
+use crate::store::{ReadExits, Transact};
 use crate::transaction::Expected;
 
 /// How long a lease lasts.
@@ -23,6 +25,8 @@ pub(crate) struct MapStore {
     pub(crate) revision: i64,
     /// Values with the revisions of their latest changes.
     pub(crate) pairs: BTreeMap<String, (Vec<u8>, i64)>,
+    /// The revision at which each key was created.
+    created: BTreeMap<String, i64>,
     /// The events of each revision since the latest compaction or restore.
     pub(crate) log: Vec<(i64, Vec<Pair>)>,
     pub(crate) compacted: i64,
@@ -72,13 +76,14 @@ impl MapStore {
             match &value {
                 Some(value) => {
                     self.pairs.insert(key.clone(), (value.clone(), modified));
+                    self.created.entry(key.clone()).or_insert(modified);
                     if let Some((lease, _)) = lease.filter(|(_, is_leased)| is_leased(&key)) {
                         self.leased.insert(key.clone(), lease);
                     }
                 }
                 // etcd has no event for the deletion of a key that did not exist.
                 None if self.pairs.remove(&key).is_none() => continue,
-                None => {}
+                None => drop(self.created.remove(&key)),
             }
             events.push(Pair { key: key.into_bytes(), value, modified });
         }
@@ -154,7 +159,14 @@ impl MapStore {
             revision: self.revision,
             own: modified(Key::Position(me.clone())).max(modified(Key::Written(me.clone()))),
             is_member: modified(Key::Member(me.clone())) > 0,
-            removed: Some(modified(Key::RemovedExit(me.clone()))).filter(|at| *at > 0).map(|at| (at, false)),
+            membership: self
+                .pairs
+                .get(&keys.name(&Key::Member(me.clone())))
+                .and_then(|(value, _)| serde_json::from_slice::<Member>(value).ok()?.membership),
+            removed: self
+                .pairs
+                .get(&keys.name(&Key::RemovedExit(me.clone())))
+                .map(|(value, at)| Removed::read(value, *at)),
             began: modified(Key::Meta),
         }
     }
@@ -173,6 +185,23 @@ impl Transact for MapStore {
 
     async fn transact(&mut self, transaction: &Transaction) -> anyhow::Result<Option<i64>> {
         Ok(self.apply(transaction).then_some(self.revision))
+    }
+}
+
+impl ReadExits for MapStore {
+    async fn exits(&mut self, keys: &Keys) -> anyhow::Result<ExitsInStore> {
+        let mut exits = ExitsInStore::default();
+        for pair in self.all_pairs() {
+            match keys.parse(&pair.key) {
+                Some(Key::Member(exit)) => {
+                    let joined = self.created[std::str::from_utf8(&pair.key)?];
+                    exits.add(exit, joined, pair.parse("exit"));
+                }
+                Some(Key::RemovedExit(exit)) => exits.removed.extend(pair.removed().map(|it| (exit, it))),
+                _ => {}
+            }
+        }
+        Ok(exits)
     }
 }
 

@@ -21,13 +21,17 @@ pub(super) enum Trouble {
     BackUp,
     /// The store is restored from the latest backup, and recovered after a while.
     Restore,
+    /// An operator removes an exit.
+    RemoveExit,
+    /// An exit that was removed joins again.
+    JoinAgain,
     /// A client moves to another exit.
     Move,
 }
 
 impl Trouble {
     pub(super) fn draw(random: &mut Random) -> Self {
-        match random.below(38) {
+        match random.below(43) {
             0..=7 => Self::Invite,
             8..=10 => Self::Add,
             11..=15 => Self::Remove,
@@ -39,6 +43,8 @@ impl Trouble {
             29..=30 => Self::Compact,
             31..=32 => Self::BackUp,
             33 => Self::Restore,
+            34..=36 => Self::RemoveExit,
+            37..=38 => Self::JoinAgain,
             _ => Self::Move,
         }
     }
@@ -69,6 +75,8 @@ impl Trouble {
             Self::Compact => world.store.compact(),
             Self::BackUp => world.back_up(),
             Self::Restore => world.restore(random),
+            Self::RemoveExit => world.remove_exit(exit, random),
+            Self::JoinAgain => world.join_again(),
             Self::Move => world.move_a_client(random),
         }
     }

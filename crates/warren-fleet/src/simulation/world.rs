@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
 
+use warren_fleet_link::ExitId;
 use warren_session::PublicKey;
 use warren_session::clients::{Client as Enrolled, Invitation, RowChange};
 use warren_session::exit::StoreRequestId;
@@ -13,10 +14,10 @@ use warren_simulation::Random;
 use super::checks::Checks;
 use super::client::{At, Client};
 use super::exit::ToClient;
-use super::recovery::recover;
+use super::membership::Memberships;
+use super::recovery::{Recovered, recover};
 use super::site::Site;
 use super::store::MapStore;
-use crate::exits::Member;
 use crate::keys::{Key, Keys};
 use crate::link::Transaction;
 use crate::link::tests::meta;
@@ -39,10 +40,11 @@ pub(super) struct World {
     pub(super) clients: Vec<Client>,
     pub(super) checks: Checks,
     pub(super) keys: Keys,
-    random: Random,
+    pub(super) memberships: Memberships,
+    pub(super) random: Random,
     backup: Option<MapStore>,
     /// Set from a restore until every exit uses the recovered store again.
-    is_recovering: bool,
+    pub(super) is_recovering: bool,
     asked: BTreeMap<(usize, StoreRequestId), Asked>,
     next: u64,
     steps: u64,
@@ -56,8 +58,10 @@ impl World {
         let sites: Vec<Site> = (0..EXITS)
             .map(|number| Site::new(u8::try_from(number).unwrap(), &keys, &mut random, now))
             .collect();
-        let member = serde_json::to_vec(&Member::default()).unwrap();
-        let then = sites.iter().map(|site| (keys.name(&Key::Member(site.me.clone())), Some(member.clone())));
+        let mut memberships = Memberships::default();
+        let then = sites
+            .iter()
+            .map(|site| (keys.name(&Key::Member(site.me.clone())), Some(memberships.join(&site.me))));
         let agreement = (keys.name(&Key::Meta), Some(serde_json::to_vec(&meta()).unwrap()));
         store.apply(&Transaction { then: then.chain([agreement]).collect(), ..Transaction::default() });
         Self {
@@ -67,6 +71,7 @@ impl World {
             clients: Vec::new(),
             checks: Checks::default(),
             keys,
+            memberships,
             random,
             backup: None,
             is_recovering: false,
@@ -94,6 +99,7 @@ impl World {
         self.judge();
         self.let_clients_act();
         self.checks.follow_store(&self.store, &self.keys);
+        self.memberships.look(&self.store, &self.keys, &self.sites, self.now);
         if self.steps.is_multiple_of(4) && !self.is_recovering {
             self.checks.look_at_sessions(&self.sites, self.now);
         }
@@ -302,6 +308,11 @@ impl World {
 
     pub(super) fn restart_exit(&mut self, exit: usize) {
         self.sites[exit].restart_exit(&mut self.store, &mut self.random, self.now);
+        self.exit_was_lost(exit);
+    }
+
+    /// Forgets requests and connections to an exit's earlier process.
+    pub(super) fn exit_was_lost(&mut self, exit: usize) {
         self.asked.retain(|(other, _), _| *other != exit);
         self.clients.iter_mut().for_each(|client| client.lost(|(at, _)| at == exit));
     }
@@ -324,6 +335,7 @@ impl World {
         }
         // The links write their copies to disk within a second.
         self.wait(2_000);
+        self.removals_are_lost();
         let cluster = self.store.cluster + random.below(2);
         self.store.restore(&backup, cluster, self.now);
         self.checks.restored();
@@ -331,8 +343,8 @@ impl World {
             self.restart_link(usize::try_from(random.below(EXITS as u64)).unwrap());
         }
         self.wait(2_000 + random.below(6_000));
-        self.recover(random);
-        self.come_back();
+        let left_out = self.recover(random);
+        self.come_back(&left_out);
         self.is_recovering = false;
     }
 
@@ -357,7 +369,8 @@ impl World {
         }
     }
 
-    fn recover(&mut self, random: &mut Random) {
+    /// Returns the exits that were not put back.
+    fn recover(&mut self, random: &mut Random) -> Vec<ExitId> {
         if self.sites.iter().any(Site::is_connected) {
             // An exit that uses the restored store without noticing this cannot tell which invitations were withdrawn.
             self.checks.invitations_are_lost();
@@ -366,20 +379,28 @@ impl World {
         for number in (first..EXITS).chain(0..first) {
             let site = &self.sites[number];
             let Some(copy) = &site.disk else { continue };
-            if let Some(left_out) = recover(&mut self.store, &self.keys, &site.me, copy) {
+            let recovered = recover(&mut self.store, &self.keys, &site.me, copy);
+            if let Some(Recovered { left_out, exits_left_out, is_newer }) = recovered {
                 self.checks.left_out(left_out);
-                return;
+                let is_wrong = |exit: &&ExitId| is_newer && !self.memberships.is_removed(exit);
+                let wrong = exits_left_out.iter().find(is_wrong);
+                assert_eq!(wrong, None, "an exit that nobody has removed is left out");
+                return exits_left_out;
             }
         }
         // No exit has noticed the backup, because nothing has changed since it was made.
+        Vec::new()
     }
 
     /// Waits until every exit uses the store again.
-    fn come_back(&mut self) {
-        for _ in 0..40 {
+    fn come_back(&mut self, left_out: &[ExitId]) {
+        for round in 0..60 {
             self.wait(500);
+            if round == 20 {
+                self.invite_exits_left_out(left_out);
+            }
             let epoch = self.store.find(&self.keys, &self.sites[0].me).meta.map(|meta| meta.epoch);
-            if self.sites.iter().all(|site| site.is_connected() && site.epoch() == epoch) {
+            if (0..EXITS).all(|exit| self.is_back(exit, epoch)) {
                 self.wait(2_000);
                 return;
             }
@@ -396,6 +417,7 @@ impl World {
             let end = |until: Option<Instant>| until.map(|_| self.now);
             (site.cut_until, site.slow_until) = (end(site.cut_until), end(site.slow_until));
         }
+        self.settle_exits();
         self.wait(45_000);
         for site in &mut self.sites {
             self.checks.left_out(std::mem::take(&mut site.left_out));

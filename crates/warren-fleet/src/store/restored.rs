@@ -3,18 +3,19 @@
 use std::collections::BTreeSet;
 
 use anyhow::bail;
-use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
 use warren_config::counted;
+use warren_fleet_link::ExitId;
 use warren_session::clients::{RowChange, RowId};
 use warren_session::roster::{FollowedFleet, RosterNews, SignedRoster};
 
-use super::{Transact, apply, in_words, pairs_of};
-use crate::exits::{Removal, Removed};
+use super::{ReadExits, Transact, apply};
+use crate::exits::Member;
 use crate::keys::{Key, Keys};
-use crate::link::rows_of;
-use crate::membership::leaving;
-use crate::recovery::{Basis, ExitsInStore, Removals, clients, revocations, without_lease};
+use crate::link::{Contents, Transaction, rows_of};
+use crate::membership::{get, leaving, put_back};
+use crate::recovery::{Basis, ExitChanges, Removals, clients, exits, revocations, without_lease};
 use crate::rows::{Rows, named};
+use crate::transaction::Expected;
 
 /// How many times the store is compared with the copy, if others change the same rows in the meantime.
 const ROUNDS: usize = 3;
@@ -175,29 +176,33 @@ async fn last_attempt(
     Ok(())
 }
 
-/// Reads which exits belong to the fleet and which were removed.
+/// Recovers everything but the roster with a copy: exits, removed keys, clients and invitations. `me` is the exit that recovers, with
+/// the number of its membership.
 ///
 /// # Errors
-/// If the store does not answer.
-pub(crate) async fn exits_in_store(client: &mut Client, keys: &Keys) -> anyhow::Result<ExitsInStore> {
-    let gets = [keys.members(), keys.removed_exits()]
-        .map(|prefix| TxnOp::get(prefix, Some(GetOptions::new().with_prefix())));
-    let answer = in_words(client.txn(Txn::new().and_then(gets)).await)?;
-    let mut exits = ExitsInStore::default();
-    for response in answer.op_responses() {
-        let TxnOpResponse::Get(response) = response else { continue };
-        for pair in response.kvs() {
-            match keys.parse(pair.key()) {
-                Some(Key::Member(exit)) => drop(exits.members.insert(exit, pair.create_revision())),
-                Some(Key::RemovedExit(exit)) => {
-                    let removal = Removal::read(pair.value());
-                    exits.removed.insert(exit, Removed { at: pair.mod_revision(), removal });
-                }
-                _ => {}
-            }
-        }
+/// As [`bring_back`].
+pub(crate) async fn recover_with(
+    store: &mut (impl Transact + ReadExits),
+    keys: &Keys,
+    (me, membership): (&ExitId, Option<u64>),
+    copy: &Contents,
+    basis: Basis,
+) -> anyhow::Result<(Brought, ExitChanges)> {
+    let changes = exits(&copy.members, &copy.removed, &store.exits(keys).await?, basis);
+    // Exits are removed first, so that no removed exit gets the clients that are put back.
+    remove_exits(store, keys, &changes.removed).await?;
+    let (brought, _) = bring_back(store, keys, &copy.rows, basis).await?;
+    let is_out = |exit: &ExitId| changes.removed.contains(exit) || changes.left_out.contains(exit);
+    let found = store.exits(keys).await?;
+    let may_change =
+        |exit: &ExitId| found.members.get(exit).map_or(basis.is_newer, |joined| basis.knew(*joined));
+    for (exit, member) in copy.members.iter().filter(|(exit, _)| may_change(exit) && !is_out(exit)) {
+        // The exit itself adds its key and its endpoints when it is linked.
+        put_back(store, keys, exit, &member.clone().unwrap_or_default()).await?;
     }
-    Ok(exits)
+    let own = copy.members.get(me).cloned().flatten().unwrap_or_default();
+    put_back(store, keys, me, &Member { membership, ..own }).await?;
+    Ok((brought, changes))
 }
 
 /// Takes exits that were removed since the backup out of the fleet again. Each removal keeps its force: an exit that must stop
@@ -205,9 +210,13 @@ pub(crate) async fn exits_in_store(client: &mut Client, keys: &Keys) -> anyhow::
 ///
 /// # Errors
 /// If the store does not answer.
-pub(crate) async fn remove_exits(client: &mut Client, keys: &Keys, exits: &Removals) -> anyhow::Result<()> {
-    for (exit, removal) in exits.each() {
-        in_words(client.txn(Txn::new().and_then(leaving(keys, exit, removal)?)).await)?;
+pub(crate) async fn remove_exits(
+    store: &mut impl Transact,
+    keys: &Keys,
+    exits: &Removals,
+) -> anyhow::Result<()> {
+    for (exit, removed) in exits.each() {
+        store.transact(&leaving(keys, exit, removed)?).await?;
     }
     Ok(())
 }
@@ -217,21 +226,22 @@ pub(crate) async fn remove_exits(client: &mut Client, keys: &Keys, exits: &Remov
 /// # Errors
 /// If the store does not answer.
 pub(crate) async fn bring_back_roster(
-    client: &mut Client,
+    store: &mut impl Transact,
     keys: &Keys,
     rosters: &[Vec<u8>],
 ) -> anyhow::Result<Option<u64>> {
     let key = keys.name(&Key::Roster);
     for _ in 0..ROUNDS {
-        let answer = in_words(client.get(key.as_str(), None).await)?;
-        let pair = pairs_of(&answer).into_iter().next();
-        // In etcd's comparisons, a key that does not exist has revision 0.
+        let pair = get(store, &key).await?;
         let modified = pair.as_ref().map_or(0, |pair| pair.modified);
         let stored = pair.and_then(|pair| SignedRoster::decode(&pair.roster()?).ok());
         let Some(newest) = newer_roster(keys, stored, rosters) else { return Ok(None) };
-        let unchanged = Compare::mod_revision(key.as_str(), CompareOp::Equal, modified);
-        let put = TxnOp::put(key.as_str(), newest.as_bytes(), None);
-        if in_words(client.txn(Txn::new().when([unchanged]).and_then([put])).await)?.succeeded() {
+        let transaction = Transaction {
+            expected: [(key.clone(), Expected::Modified(modified))].into(),
+            then: [(key.clone(), Some(newest.as_bytes().to_vec()))].into(),
+            ..Transaction::default()
+        };
+        if store.transact(&transaction).await?.is_some() {
             return Ok(Some(newest.content().serial));
         }
     }

@@ -16,15 +16,14 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use warren_config::sentence;
 use warren_fleet_link::ExitId;
 
-use super::reopen::{Copy, Reopened, reopen};
-use super::restored::{bring_back, bring_back_roster, exits_in_store, remove_exits};
+use super::replay::{Returning, replay};
 use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, read_pages};
-use crate::exits::Removal;
+use crate::exits::Removed;
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
-use crate::membership::{confirm_removal, rejoin};
-use crate::meta::{Found, Meta, Mismatch, Position, check};
-use crate::recovery::{Basis, BesideRows, removed_exits};
+use crate::membership::confirm_removal;
+use crate::meta::{Meta, Mismatch, Position, check};
+use crate::recovery::BesideRows;
 use crate::rows::Rows;
 use crate::sessions::SessionBatch;
 
@@ -99,7 +98,12 @@ pub(crate) enum FromStore {
     /// etcd has compacted the changes with which the watch should begin, so everything must be read again.
     Compacted,
     /// The store must not be used.
-    Refused { reason: String, must_stop: bool },
+    Refused {
+        reason: String,
+        must_stop: bool,
+        /// The removal for which the exit must stop, unless the link was told of it as an event.
+        removed: Option<Removed>,
+    },
     /// The connection has failed.
     Down { reason: String },
 }
@@ -146,7 +150,7 @@ enum Done {
 }
 
 enum Ended {
-    Refused(Mismatch),
+    Refused(Mismatch, Option<Removed>),
     Compacted,
     Failed(anyhow::Error),
 }
@@ -164,9 +168,10 @@ pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<T
     let (endpoint, options, began) = (setup.endpoint.clone(), setup.options.clone(), Instant::now());
     let ended = match serve(setup, &report, commands).await {
         Ok(()) => return,
-        Err(Ended::Refused(mismatch)) => FromStore::Refused {
+        Err(Ended::Refused(mismatch, removed)) => FromStore::Refused {
             reason: mismatch.to_string(),
-            must_stop: mismatch == Mismatch::Removed { must_stop: true },
+            must_stop: mismatch.must_stop(),
+            removed: removed.filter(|_| mismatch.must_stop()),
         },
         Err(Ended::Compacted) => FromStore::Compacted,
         Err(Ended::Failed(error)) => {
@@ -190,9 +195,14 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     if setup.has_stopped && checked == Err(Mismatch::Removed { must_stop: true }) {
         confirm_removal(&mut client, &setup.keys, &setup.me).await?;
     }
-    let (meta, is_recovered) = checked.map_err(Ended::Refused)?;
+    let (meta, is_recovered) = checked.map_err(|mismatch| Ended::Refused(mismatch, found.removed))?;
     if is_recovered {
-        replay(&mut client, &setup, &meta, &found).await?;
+        let Setup { keys, me, rows, beside_rows: beside, .. } = &setup;
+        if let Some(position) = &setup.position {
+            let copy = Returning { me, position, rows, beside };
+            let replayed = replay(&mut client, keys, copy, (&meta, &found)).await?;
+            replayed.map_err(|mismatch| Ended::Refused(mismatch, None))?.log();
+        }
     }
     // The connection drops its reference. Otherwise the link would copy all rows at its next change.
     drop(setup.rows);
@@ -214,6 +224,7 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
         report: report.clone(),
         probe,
         removed,
+        membership: setup.position.as_ref().and_then(|position| position.membership),
         lease: setup.lease,
         keeper: None,
         running: JoinSet::new(),
@@ -228,54 +239,6 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
 
 async fn tell(report: &Report, message: FromStore) -> anyhow::Result<()> {
     report.send(message).await.ok().context("the link has ended")
-}
-
-/// Replays the changes that the recovered store lacks, before the link reads its content. If only this copy says that the exit has
-/// joined, lets the exit join again.
-async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) -> Result<(), Ended> {
-    let Some(position) = &setup.position else { return Ok(()) };
-    let (keys, beside) = (&setup.keys, &setup.beside_rows);
-    let basis = Basis::of_link(position, meta, found);
-    // If this copy has no news, the recovery knew everything that the copy knows, and it did not put the exit back. But the store
-    // does not say that an operator has removed the exit, so it need not stop at once.
-    let may_return = beside.is_member && basis.has_news();
-    if !found.is_member && !may_return {
-        return Err(Ended::Refused(beside.absence(&setup.me)));
-    }
-    let (brought, store) = bring_back(client, keys, &setup.rows, basis).await?;
-    let removed = removed_exits(&beside.removed, &exits_in_store(client, keys).await?, basis);
-    remove_exits(client, keys, &removed).await?;
-    let rosters: Vec<_> = beside.roster.iter().cloned().collect();
-    let roster = bring_back_roster(client, keys, &rosters).await?;
-    tracing::warn!(
-        "the store was recovered with a copy; this exit adds what only it knows: {} removed keys, {} used or withdrawn invitations, {} clients, \
-         {} changes of clients, {} removed exits, {}",
-        brought.removed_keys,
-        brought.used_invitations + brought.withdrawn_invitations,
-        brought.new_clients,
-        brought.changed_clients,
-        removed.len(),
-        roster.map_or_else(|| "no roster".to_owned(), |serial| format!("roster {serial}"))
-    );
-    if removed.contains(&setup.me) {
-        return Err(Ended::Refused(beside.absence(&setup.me)));
-    }
-    if !found.is_member {
-        rejoin(client, keys, &setup.me).await?;
-    }
-    let copy = Copy { me: &setup.me, position, rows: &setup.rows };
-    let Reopened { reopened, waiting } = reopen(client, keys, copy, meta.epoch, (&store, basis)).await?;
-    if reopened > 0 {
-        tracing::warn!(
-            "every exit has come back, so {reopened} open invitations that the store lacked are put back"
-        );
-    }
-    if waiting > 0 {
-        tracing::warn!(
-            "{waiting} open invitations that the store lacks are put back once every exit has come back"
-        );
-    }
-    Ok(())
 }
 
 /// Begins a watch after a revision. If that revision was compacted, the watch ends at once and says so.
@@ -293,6 +256,8 @@ struct Connection {
     probe: String,
     /// The key that says that this exit was removed.
     removed: String,
+    /// The number of this exit's membership, if the link knew it when it connected.
+    membership: Option<u64>,
     lease: Arc<AtomicI64>,
     keeper: Option<(LeaseKeeper, LeaseKeepAliveStream)>,
     running: JoinSet<anyhow::Result<Done>>,
@@ -358,11 +323,11 @@ impl Connection {
             self.last_answer.now();
             // The exit learns of its removal at once, because its etcd user is removed soon.
             let own = pairs.iter().filter(|pair| pair.key == self.removed.as_bytes());
-            let is_removed =
-                own.filter_map(|pair| pair.value.as_deref()).any(|it| Removal::read(it).is_some());
+            let mut own = own.filter_map(Pair::removed);
+            let is_removed = own.any(|it: Removed| it.must_stop() && !it.is_of_another(self.membership));
             tell(&self.report, FromStore::Events { revision, pairs }).await?;
             if is_removed {
-                return Err(Ended::Refused(Mismatch::Removed { must_stop: true }));
+                return Err(Ended::Refused(Mismatch::Removed { must_stop: true }, None));
             }
         }
         Ok(())

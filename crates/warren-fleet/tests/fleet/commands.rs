@@ -477,6 +477,56 @@ fn a_removed_exit_that_hears_nothing_counts_as_stopped_only_if_the_operator_says
 }
 
 #[test]
+fn a_host_whose_name_another_host_has_taken_stops_when_it_hears_of_that() {
+    let mut fleet = three_exits();
+    fleet.exits[0].wait("all are known", |seen| (seen.exits.len() == 3).then_some(()));
+    // Host c is away while it is removed and another host joins by its name.
+    fleet.exits[2].stop_link("KILL");
+    fleet_ok(&fleet.exits[0].directory, &["remove", "c", "--force"]);
+    let again = Exit::further(&fleet.exits[0], &fleet.directory.path().join("e"), "c", &[]).ready();
+    fleet.exits[2].start_link();
+    fleet.exits[2].wait("it hears of that", |seen| match &seen.store {
+        Some(StoreLink::Refused { reason, is_removed: true })
+            if reason.contains("another host has joined") =>
+        {
+            Some(())
+        }
+        _ => None,
+    });
+    again.store(&[client("anna", key(1)).into()]);
+    assert!(matches!(again.seen(|seen| seen.store.clone()), Some(StoreLink::Reachable)), "the control");
+}
+
+#[test]
+fn a_name_that_is_used_again_makes_its_earlier_certificates_valid_and_the_operator_is_told() {
+    let fleet = Secure::start();
+    let (a, b) = (&fleet.first.directory, fleet.directory.path().join("b"));
+    let warning = |name: &str| {
+        let (certificate, key) = fleet.store.certificate(&format!("warren-fleet-{name}"));
+        let [certificate, key] = [certificate, key].map(|path| path.display().to_string());
+        let output = super::fleet(a, &["ticket", name, "--certificate", &certificate, "--key", &key]);
+        assert!(output.status.success());
+        let said = String::from_utf8(output.stderr).unwrap();
+        (String::from_utf8(output.stdout).unwrap(), said.contains("opens the store again"))
+    };
+    let (ticket, is_told) = warning("b");
+    assert!(!is_told, "the control");
+    // The next ticket has another certificate and key.
+    for end in ["pem", "key"] {
+        let file = |name: &str| fleet.store.directory.path().join(format!("warren-fleet-{name}.{end}"));
+        std::fs::copy(file("b"), file("earlier")).unwrap();
+    }
+    fleet_ok(&b, &["join", ticket.trim()]);
+    fleet_ok(a, &["remove", "b"]);
+    assert!(!fleet.opens("earlier"), "the certificate of a removed exit is worthless");
+    let (_, is_told) = warning("b");
+    assert!(is_told && fleet.opens("b") && fleet.opens("earlier"));
+    // A certificate of a ticket that was voided is like that of an exit that was removed.
+    let (_, is_told) = warning("b");
+    assert!(is_told);
+}
+
+#[test]
 fn a_fleet_without_exits_is_replaced_only_if_the_operator_asks() {
     let _turn = my_turn();
     let store = Store::start();

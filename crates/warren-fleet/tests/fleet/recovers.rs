@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warren_fleet_link::{Outcome, StoreLink};
+use warren_fleet_link::{FleetMessage, Outcome, StoreLink};
 use warren_session::clients::{Client, RowChange};
 
 use crate::commands::Secure;
@@ -145,17 +145,64 @@ fn a_removal_since_the_backup_still_stops_its_exit_and_one_before_an_exit_came_b
 
     let said = fleet_ok(&a, &["recover"]);
 
-    assert!(said.contains("1 removed again (b)") && said.contains("may have been removed (c)"), "{said}");
+    assert!(said.contains("1 put back (c), 1 removed again (b)"), "{said}");
     wait_until_reachable(&fleet.exits[0]);
     fleet.exits[0].wait("b may still serve", |seen| {
         seen.removed.iter().any(|removed| removed.exit.as_str() == "b").then_some(())
     });
-    is_out(&fleet, 3, "c");
-    assert!(!must_stop(&fleet.exits[3]), "the backup's removal of c is older than c");
+    // The backup's removal is of c's earlier membership.
+    wait_until_reachable(&fleet.exits[3]);
+    let was_stopped = |message: &FleetMessage| {
+        matches!(message, FleetMessage::Store(StoreLink::Refused { is_removed: true, .. }))
+    };
+    assert!(!fleet.exits[3].seen(|seen| seen.order.iter().any(was_stopped)), "c was told to stop");
+    // The control: the earlier c is still out.
+    fleet.exits[2].start_link();
+    is_out(&fleet, 2, "c's first host");
+    fleet.exits[2].stop_link("TERM");
     fleet.exits[1].start_link();
     is_out(&fleet, 1, "b");
     assert!(must_stop(&fleet.exits[1]), "b was removed, and serves on");
     fleet.exits[0].wait("b has confirmed", |seen| seen.removed.is_empty().then_some(()));
+}
+
+#[test]
+fn a_store_of_an_earlier_epoch_does_not_stop_an_exit_for_its_earlier_removal() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    fleet.exits[0].wait("all are known", |seen| (seen.exits.len() == 3).then_some(()));
+    fleet_ok(&a, &["remove", "c", "--force"]);
+    fleet.exits[2].wait("c is removed", |seen| is_refused(seen.store.as_ref()).then_some(()));
+    fleet.exits[2].stop_link("TERM");
+    let backup = fleet.store.back_up();
+    // A recovery, after which the copies are of a later epoch than the backup.
+    fleet.exits[0].store(&[client("anna", key(1)).into()]);
+    std::thread::sleep(Duration::from_secs(2));
+    restore(&mut fleet, &backup, &[0, 1]);
+    fleet_ok(&a, &["recover"]);
+    wait_until_reachable(&fleet.exits[0]);
+    let again = Exit::further(&fleet.exits[0], &fleet.directory.path().join("e"), "c", &[]).ready();
+    fleet.exits.push(again);
+    fleet.exits[0].wait("c is back", |seen| (seen.exits.len() == 3).then_some(()));
+    std::thread::sleep(Duration::from_secs(2));
+    restore(&mut fleet, &backup, &[0, 1, 3]);
+    let was_stopped = |exit: &Exit| {
+        exit.seen(|seen| {
+            seen.order.iter().any(|message| {
+                matches!(message, FleetMessage::Store(StoreLink::Refused { is_removed: true, .. }))
+            })
+        })
+    };
+    assert!(!was_stopped(&fleet.exits[3]), "before the recovery");
+
+    let said = fleet_ok(&a, &["recover"]);
+
+    assert!(said.contains("Exits: 1 put back (c), 0 removed again."), "{said}");
+    for index in [0, 1, 3] {
+        wait_until_reachable(&fleet.exits[index]);
+    }
+    assert!(!was_stopped(&fleet.exits[3]), "after the recovery");
+    assert!(was_stopped(&fleet.exits[2]), "the control: the exit that was removed");
 }
 
 #[test]
@@ -327,6 +374,9 @@ fn a_newer_roster_wins_in_a_recovery_and_at_the_next_signature() {
     assert!(fleet_ok(&a, &admit).contains("Roster 7 has a"), "the exits and clients have roster 6");
     // The control: an exit's roster that is older than the store's is no obstacle.
     assert!(fleet_ok(&a, &admit).contains("Roster 8 has a"));
-    let removed = fleet_ok(&a, &["remove", "a", "--force", "--fleet-key", &fleet_key]);
+    let remove = ["remove", "a", "--force", "--fleet-key", &fleet_key];
+    let refused = fleet_fails(&a, &remove);
+    assert!(refused.contains("nothing was changed") && refused.contains("is a itself"), "{refused}");
+    let removed = fleet_ok(&fleet.exits[1].directory, &remove);
     assert!(removed.contains("Roster 9 has"), "{removed}");
 }

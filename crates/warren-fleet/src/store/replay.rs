@@ -1,0 +1,94 @@
+//! A link that comes back after a recovery adds what only its copy has.
+
+use warren_fleet_link::ExitId;
+
+use super::reopen::{Copy, Reopened, reopen};
+use super::restored::{Brought, bring_back, bring_back_roster, remove_exits};
+use super::{ReadExits, Transact};
+use crate::keys::Keys;
+use crate::membership::put_back;
+use crate::meta::{Found, Meta, Mismatch, Position};
+use crate::recovery::{Basis, BesideRows, removed_exits};
+use crate::rows::Rows;
+
+/// A link that comes back, with its copy.
+#[derive(Clone, Copy)]
+pub(crate) struct Returning<'a> {
+    pub(crate) me: &'a ExitId,
+    pub(crate) position: &'a Position,
+    pub(crate) rows: &'a Rows,
+    pub(crate) beside: &'a BesideRows,
+}
+
+/// What a link has added to the store.
+pub(crate) struct Replayed {
+    pub(crate) brought: Brought,
+    removed: usize,
+    roster: Option<u64>,
+    reopened: Reopened,
+}
+
+/// Replays the changes that the recovered store lacks, before the link reads its content. If only this copy says that the exit has
+/// joined, lets the exit join again.
+///
+/// # Errors If the store does not answer. The inner error says why this exit must not use the store.
+pub(crate) async fn replay(
+    store: &mut (impl Transact + ReadExits),
+    keys: &Keys,
+    copy: Returning<'_>,
+    (meta, found): (&Meta, &Found),
+) -> anyhow::Result<Result<Replayed, Mismatch>> {
+    let Returning { me, position, rows, beside } = copy;
+    let basis = Basis::of_link(position, meta, found);
+    // If this copy has no news, the recovery knew everything that the copy knows, and it did not put the exit back. But the store
+    // does not say that an operator has removed the exit, so it need not stop at once.
+    let member = beside.member.as_ref().filter(|_| basis.has_news());
+    if !found.is_member && member.is_none() {
+        return Ok(Err(beside.absence(me)));
+    }
+    if found.membership.is_some()
+        && found.membership != position.membership
+        && let Some(replaced) = beside.replacement(me, position.membership, basis)
+    {
+        return Ok(Err(replaced));
+    }
+    let (brought, stored) = bring_back(store, keys, rows, basis).await?;
+    let removed = removed_exits(&beside.removed, &store.exits(keys).await?, basis);
+    remove_exits(store, keys, &removed).await?;
+    let rosters: Vec<_> = beside.roster.iter().cloned().collect();
+    let roster = bring_back_roster(store, keys, &rosters).await?;
+    if removed.contains(me) {
+        return Ok(Err(beside.absence(me)));
+    }
+    if let Some(member) = member {
+        put_back(store, keys, me, member).await?;
+    }
+    let copy = Copy { me, position, rows };
+    let reopened = reopen(store, keys, copy, meta.epoch, (&stored, basis)).await?;
+    Ok(Ok(Replayed { brought, removed: removed.len(), roster, reopened }))
+}
+
+impl Replayed {
+    pub(crate) fn log(&self) {
+        let Self { brought, removed, roster, reopened: Reopened { reopened, waiting } } = self;
+        tracing::warn!(
+            "the store was recovered with a copy; this exit adds what only it knows: {} removed keys, {} used or withdrawn invitations, {} clients, \
+             {} changes of clients, {removed} removed exits, {}",
+            brought.removed_keys,
+            brought.used_invitations + brought.withdrawn_invitations,
+            brought.new_clients,
+            brought.changed_clients,
+            roster.map_or_else(|| "no roster".to_owned(), |serial| format!("roster {serial}"))
+        );
+        if *reopened > 0 {
+            tracing::warn!(
+                "every exit has come back, so {reopened} open invitations that the store lacked are put back"
+            );
+        }
+        if *waiting > 0 {
+            tracing::warn!(
+                "{waiting} open invitations that the store lacks are put back once every exit has come back"
+            );
+        }
+    }
+}
