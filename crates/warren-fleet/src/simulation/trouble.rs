@@ -31,7 +31,7 @@ pub(super) enum Trouble {
 
 impl Trouble {
     pub(super) fn draw(random: &mut Random) -> Self {
-        match random.below(43) {
+        match random.below(44) {
             0..=7 => Self::Invite,
             8..=10 => Self::Add,
             11..=15 => Self::Remove,
@@ -42,9 +42,9 @@ impl Trouble {
             27..=28 => Self::RestartExit,
             29..=30 => Self::Compact,
             31..=32 => Self::BackUp,
-            33 => Self::Restore,
-            34..=36 => Self::RemoveExit,
-            37..=38 => Self::JoinAgain,
+            33..=34 => Self::Restore,
+            35..=37 => Self::RemoveExit,
+            38..=39 => Self::JoinAgain,
             _ => Self::Move,
         }
     }
