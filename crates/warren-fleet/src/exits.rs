@@ -174,9 +174,12 @@ impl Exits {
         self.members.get(exit)
     }
 
-    /// Whether the exit belongs to the fleet, and its key is not in the store yet.
-    pub(crate) fn lacks_key(&self, exit: &ExitId) -> bool {
-        self.members.get(exit).is_some_and(|member| member.key.is_none())
+    /// Whether an operator would be told that the exit serves nobody, because its key is not in the store yet or it was removed.
+    pub(crate) fn may_not_serve(&self, exit: &ExitId) -> bool {
+        let member = self.members.get(exit);
+        let own = member.and_then(|member| member.membership);
+        let is_removed = self.removed.get(exit).is_some_and(|removed| !removed.is_of_another(own));
+        is_removed || member.is_some_and(|member| member.key.is_none())
     }
 
     /// Whether the exit belongs to the fleet.

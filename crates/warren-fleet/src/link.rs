@@ -211,7 +211,7 @@ impl Link {
         let is_posing = self.copy.is_from_disk() && self.is_said_reachable;
         // If an operator removes an exit whose key the store does not have, the exit counts as stopped. So it gets no clients before
         // the store has its key.
-        let is_fitting = self.refusal().is_none() && !is_posing && !self.exits.lacks_key(&self.me);
+        let is_fitting = self.refusal().is_none() && !is_posing && !self.exits.may_not_serve(&self.me);
         let Some(exit) = self.exit.as_mut().filter(|_| self.copy.is_filled() && is_fitting) else { return };
         let revision = self.copy.revision();
         (exit.whole, exit.told, exit.applied) = (Some(revision), revision, 0);

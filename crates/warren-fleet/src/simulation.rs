@@ -62,7 +62,8 @@ fn run(seed: u64) {
     let mut world = World::new(seed);
     world.wait(2_000);
     for _ in 0..15 + random.below(25) {
-        Trouble::draw(&mut random).make(&mut world, &mut random);
+        // A removed exit is away for a while, which makes other trouble rarer.
+        Trouble::draw(&mut random, seed % 2 == 1).make(&mut world, &mut random);
         let pause = match random.below(8) {
             0 => random.below(14_000),
             1..=3 => random.below(2_500),

@@ -1011,6 +1011,18 @@ fn a_link_keeps_the_number_of_its_exits_membership_and_a_new_exit_gets_no_client
     assert!(!has_copy(&mut link), "an operator who removes the exit would be told that it has never served");
     let own = written(&link).unwrap();
     assert!(own.key.is_some() && own.membership == Some(7));
+    let removal = |link: &mut Link| {
+        let removed = Removed { membership: Some(7), ..Removed::default() };
+        let ended = Pair::new(keys.name(&Key::RemovedExit(exit(1))), removed.value().unwrap(), 6);
+        let deleted = Pair { key: name.clone().into_bytes(), value: None, modified: 6 };
+        link.events(6, &[deleted, ended], SystemTime::UNIX_EPOCH);
+    };
+    let mut other = Link::new(keys.clone(), exit(1), "other".to_owned(), now);
+    other.exit_said(hello(1), now).unwrap();
+    other.store_up(meta(), 5, now);
+    other.whole(5, &[Pair::new(name.clone(), serde_json::to_vec(&joining).unwrap(), 4)]);
+    removal(&mut other);
+    assert!(!has_copy(&mut other), "it was removed before the store had its key");
     link.events(6, &[Pair::new(name.clone(), serde_json::to_vec(&own).unwrap(), 6)], SystemTime::UNIX_EPOCH);
     assert!(has_copy(&mut link));
     assert_eq!(written(&link), None);

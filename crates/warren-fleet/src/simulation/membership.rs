@@ -67,6 +67,7 @@ impl Memberships {
             assert!(is_removed || !is_stopped, "{} is not removed, and has stopped", site.me);
             let key = keys.name(&Key::RemovedExit(site.me.clone()));
             let removed = store.pairs.get(&key).map(|(value, at)| Removed::read(value, *at));
+            let removed = removed.filter(|it| it.membership == self.latest.get(&site.me).copied());
             let has_stopped = removed.and_then(|it| it.removal).is_some_and(|removal| removal.has_stopped);
             // Without a copy, a link cannot notice that a store was restored from a backup that lacks its removal.
             if is_removed && has_stopped && site.disk.is_some() {

@@ -30,8 +30,9 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    pub(super) fn draw(random: &mut Random) -> Self {
-        match random.below(44) {
+    /// `are_exits_removed`: whether operators also remove exits.
+    pub(super) fn draw(random: &mut Random, are_exits_removed: bool) -> Self {
+        match random.below(if are_exits_removed { 43 } else { 38 }) {
             0..=7 => Self::Invite,
             8..=10 => Self::Add,
             11..=15 => Self::Remove,
@@ -42,10 +43,10 @@ impl Trouble {
             27..=28 => Self::RestartExit,
             29..=30 => Self::Compact,
             31..=32 => Self::BackUp,
-            33..=34 => Self::Restore,
-            35..=37 => Self::RemoveExit,
-            38..=39 => Self::JoinAgain,
-            _ => Self::Move,
+            33 => Self::Restore,
+            34..=37 => Self::Move,
+            38..=40 => Self::RemoveExit,
+            _ => Self::JoinAgain,
         }
     }
 
