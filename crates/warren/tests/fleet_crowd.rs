@@ -1,19 +1,25 @@
 //! A fleet of three real exits with a real etcd and many clients. The clients are spread evenly over the exits, and an exit with
-//! 100,000 clients answers its operator at once.
+//! 100,000 clients answers its operator at once, and catches up with a compacted store.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use warren_control::Request;
+use warren_control::{NewClient, Request};
 use warren_quic::key::{PrivateKey, PublicKey};
 
+use crate::support::faulty_fleet::{EXITS, Faulty, Guest};
 use crate::support::fleet_clients::{FleetCrowd, KnownFleet};
 use crate::support::library_client::{LibraryClient, runtime};
-use crate::support::real_fleet::{RealFleet, endpoint};
+use crate::support::memory::rss_kib;
+use crate::support::real_fleet::{RealFleet, endpoint, store_of};
 use crate::support::{Exit, Net, asked, eventually, seconds, timed};
+
+/// The fleet's inner addresses, of which there are enough for 100,000 clients.
+const POOL: &str = "10.64.0.0/14";
 
 /// `WARREN_FLEET_CROWD` is the number of clients, and `WARREN_FLEET_CONNECTIONS` how many connections each has.
 #[test]
@@ -77,12 +83,10 @@ fn an_exit_of_a_fleet_with_a_hundred_thousand_clients_answers_at_once() {
     let Some(net) = Net::new() else { return };
     let count: usize = asked("WARREN_CLIENTS").unwrap_or(100_000);
     let key = PrivateKey::generate().unwrap();
-    let mut registry = String::new();
-    enrol(&mut registry, 0, key.public());
-    (1..count).for_each(|number| enrol(&mut registry, number, number_key(number)));
+    let registry = registry_of(count, key.public());
     let hosts = net.clients_beside(3);
     let start = Instant::now();
-    let Some(mut fleet) = RealFleet::start(&hosts, "10.64.0.0/14", &registry) else { return };
+    let Some(mut fleet) = RealFleet::start(&hosts, POOL, &registry) else { return };
     let knows_all = |exit: &Exit<'_>| exit.status().number("/clients/enrolled") >= count as u64;
     eventually(seconds(120), "every exit knows every client", || fleet.exits.iter().all(knows_all));
     println!("measured: {count} clients at three exits {:.1?} after the first command", start.elapsed());
@@ -118,13 +122,7 @@ fn an_exit_of_a_fleet_with_a_hundred_thousand_clients_answers_at_once() {
     );
     // In this time, the allocator returns the memory that the full copy of the store took.
     std::thread::sleep(seconds(25));
-    let memory: Vec<(u64, u64)> = fleet
-        .exits
-        .iter()
-        .zip(&fleet.links)
-        .map(|(exit, link)| (exit.status().number("/process/rss_kib"), resident_kib(link.pid())))
-        .collect();
-    println!("measured: memory of exits and links in KiB {memory:?}");
+    println!("measured: memory of exits and links in KiB {:?}", memory(&fleet));
 
     let times: Vec<Duration> = (0..20).map(|number| until_known_elsewhere(&fleet, number)).collect();
     println!("measured: from the command's end at one exit until the other knows {:?}", sorted(times));
@@ -132,6 +130,149 @@ fn an_exit_of_a_fleet_with_a_hundred_thousand_clients_answers_at_once() {
     starts_from_its_disk(&mut fleet, &net, key, count);
     assert!(list < seconds(20) && one_page < Duration::from_millis(500), "{list:?} {one_page:?}");
     assert!(page.len() < 4 << 20, "a scrape has {} bytes", page.len());
+}
+
+/// The number of clients that are removed, and of those that are added, while an exit is cut off.
+const CHANGES: usize = 40;
+
+/// The third exit is cut off from the store while clients are removed and added. When it is back, it has to read everything again.
+#[test]
+#[ignore = "measures a fleet with 100,000 clients; docs/fleet.md has its figures"]
+fn an_exit_of_a_fleet_with_a_hundred_thousand_clients_catches_up_with_a_compacted_store() {
+    let Some(net) = Net::new() else { return };
+    let count: usize = asked("WARREN_CLIENTS").unwrap_or(100_000);
+    let registry = registry_of(count, PrivateKey::generate().unwrap().public());
+    let hosts = net.clients_beside(10);
+    let Some(faulty) = Faulty::start_with(&net, &hosts, POOL, &registry) else { return };
+    eventually(seconds(120), "every exit knows every client", || {
+        faulty.enrolled().iter().all(|enrolled| *enrolled >= count as u64)
+    });
+    // In this time, the allocator returns the memory that the full copy of the store took.
+    std::thread::sleep(seconds(25));
+    let (revision, since) = (faulty.etcd.revision(), Instant::now());
+    std::thread::sleep(seconds(20));
+    let writes = (faulty.etcd.revision() - revision) as f64 / since.elapsed().as_secs_f64() / EXITS as f64;
+    println!(
+        "measured: {writes:.2} writes a second by each idle exit; memory in KiB {:?}",
+        memory(&faulty.fleet)
+    );
+    assert!(writes <= 2.0, "{writes}");
+
+    // The control: if the store still has the changes, the exit reads only these.
+    catches_up(&faulty, 0, false);
+    catches_up(&faulty, 1, true);
+    std::thread::sleep(seconds(25));
+    println!("measured: afterwards, memory in KiB {:?}", memory(&faulty.fleet));
+}
+
+/// Changes clients while the third exit is cut off, and waits until this exit has all changes.
+fn catches_up(faulty: &Faulty<'_>, round: usize, is_compacted: bool) {
+    let (exit, link, keeper) = (faulty.exit(2), &faulty.fleet.links[2], &faulty.keepers[2].steady);
+    let revoked = Guest::arrive(exit, &faulty.others[0], &format!("revoked-{round}"));
+    let (marks, mark, logged) = (faulty.marks(), keeper.mark(), link.output().len());
+    let added = PrivateKey::generate().unwrap();
+    let revision = |exit: &Exit<'_>| exit.status().number("/fleet/revision");
+
+    faulty.cut_off();
+    eventually(seconds(6), "the exit is cut off", || store_of(exit) == "away");
+    change_elsewhere(faulty, round, added.public());
+    faulty.remove(&revoked.name);
+    if is_compacted {
+        faulty.etcd.compact();
+    }
+    // The control: this exit still serves the removed client and refuses the new one, so it is really cut off.
+    revoked.assert_served();
+    assert!(!admits(faulty, &added, seconds(2)), "an exit that is cut off does not know the client");
+    let latest = revision(faulty.exit(0));
+    assert!(revision(exit) < latest);
+    let healed = faulty.heal();
+
+    eventually(seconds(60), "the exit has all changes", || revision(exit) >= latest);
+    let caught_up = healed.elapsed();
+    assert!(admits(faulty, &added, seconds(2)));
+    let admitted = healed.elapsed();
+    let stopped = revoked.stops(healed, seconds(10));
+    println!(
+        "measured: compacted {is_compacted}: all changes after {caught_up:.2?}, an added client admitted after {admitted:.2?}, a \
+         removed client's last packet after {stopped:.2?}; at the exit, at most {:.0?} between two answers",
+        keeper.longest_gap_since(mark)
+    );
+    assert!(admitted <= seconds(10), "{admitted:?}");
+    assert_eq!(link.output()[logged..].contains("the store has compacted changes"), is_compacted);
+    let [own, elsewhere] = [exit, faulty.exit(0)].map(rows_of);
+    let only = |one: &BTreeSet<String>, other: &BTreeSet<String>| -> Vec<String> {
+        one.difference(other).take(3).cloned().collect()
+    };
+    let differing = [only(&own, &elsewhere), only(&elsewhere, &own)];
+    assert!(differing.iter().all(Vec::is_empty), "the exits know different clients: {differing:#?}");
+    let fault = if is_compacted { "compaction" } else { "no compaction" };
+    faulty.assert_kept(fault, &marks, &[0, 1, 2]);
+    revoked.leave();
+}
+
+/// Removes clients, spread over all of them, and adds others at the first exit.
+fn change_elsewhere(faulty: &Faulty<'_>, round: usize, key: PublicKey) {
+    let exit = faulty.exit(0);
+    let enrolled = usize::try_from(faulty.enrolled()[0]).unwrap();
+    let step = enrolled / CHANGES;
+    let new = |number: usize| {
+        let mut between = number_key(number * step);
+        between.0[31] = u8::try_from(round).unwrap();
+        let key = if number == 0 { key } else { between };
+        NewClient::new(format!("added-{round}-{number}"), key, None, None)
+    };
+    let mut requests = vec![Request::ClientAddAll { clients: (0..CHANGES).map(new).collect() }];
+    let removed = (0..CHANGES).map(|number| number * step + 1 + round);
+    requests.extend(removed.map(|number| Request::ClientRemove { name: format!("client-{number:06}") }));
+    let socket = exit.warren.config("../runtime/exit/control.sock");
+    let tasks = tokio::task::LocalSet::new();
+    // All at once, because a removal waits for an exit whose lease is still valid.
+    tasks.block_on(&runtime(), async {
+        let ask = |request| {
+            let socket = socket.clone();
+            tokio::task::spawn_local(async move { warren_control::ask(&socket, &request).await.unwrap() })
+        };
+        for asking in requests.into_iter().map(ask).collect::<Vec<_>>() {
+            asking.await.unwrap();
+        }
+    });
+    assert_eq!(faulty.enrolled()[0], enrolled as u64, "as many clients were added as removed");
+}
+
+/// Whether the third exit admits a client within a time.
+fn admits(faulty: &Faulty<'_>, key: &PrivateKey, within: Duration) -> bool {
+    let (way, key) = (faulty.way(2), key.clone());
+    let asking = faulty.net.client.enter(move || {
+        runtime().block_on(async {
+            let start = Instant::now();
+            let mut client = LibraryClient::start_in_fleet(way, key, 1);
+            while client.attached() == 0 && start.elapsed() < within {
+                client.run(Duration::from_millis(20)).await;
+            }
+            let is_admitted = client.attached() == 1;
+            client.leave().await;
+            is_admitted
+        })
+    });
+    asking.join().unwrap()
+}
+
+/// The name, key and addresses of each client that an exit knows, and the keys that were removed.
+fn rows_of(exit: &Exit<'_>) -> BTreeSet<String> {
+    let listed = |options: &str| -> Vec<serde_json::Value> {
+        serde_json::from_str(&exit.warren.run(&format!("exit client list --json {options}")).ok()).unwrap()
+    };
+    let row = |client: &serde_json::Value| {
+        ["name", "public_key", "ipv4", "ipv6"].map(|field| client[field].to_string()).join(" ")
+    };
+    let (clients, removed) = (listed(""), listed("--removed"));
+    clients.iter().chain(&removed).map(row).collect()
+}
+
+/// The resident memory of each exit and its link in KiB.
+fn memory(fleet: &RealFleet<'_>) -> Vec<(u64, u64)> {
+    let exits = fleet.exits.iter().zip(&fleet.links);
+    exits.map(|(exit, link)| (exit.status().number("/process/rss_kib"), rss_kib(link.pid()))).collect()
 }
 
 /// Restarts an exit without its link, and lets it admit a client.
@@ -180,6 +321,14 @@ fn until_known_elsewhere(fleet: &RealFleet<'_>, number: usize) -> Duration {
     start.elapsed()
 }
 
+/// A `clients.toml` of many clients, of whom only the first can connect.
+fn registry_of(count: usize, first: PublicKey) -> String {
+    let mut registry = String::new();
+    enrol(&mut registry, 0, first);
+    (1..count).for_each(|number| enrol(&mut registry, number, number_key(number)));
+    registry
+}
+
 /// Adds a client to a `clients.toml`. It has been connected before, so it has addresses.
 fn enrol(registry: &mut String, number: usize, key: PublicKey) {
     let (ipv4, ipv6) = leased(number);
@@ -210,12 +359,6 @@ fn assert_near(shares: [usize; 3], count: usize, exits: usize) {
     let even = count / exits;
     let is_near = shares[..exits].iter().all(|share| share.abs_diff(even) <= even.div_ceil(10));
     assert!(is_near && shares.iter().sum::<usize>() == count, "{shares:?}");
-}
-
-fn resident_kib(process: i32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim_end_matches("kB").trim().parse().unwrap()
 }
 
 fn sorted(mut times: Vec<Duration>) -> Vec<Duration> {

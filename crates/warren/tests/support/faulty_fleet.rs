@@ -35,9 +35,20 @@ impl<'net> Faulty<'net> {
     /// Starts etcd and a fleet without faults, with a client at each exit. Returns `None` without etcd.
     pub fn start(net: &'net Net, hosts: &'net [Namespace]) -> Option<Self> {
         let etcd = etcd(hosts)?;
-        let mut fleet = RealFleet::at(&hosts[..EXITS], &etcd);
+        let fleet = RealFleet::at(&hosts[..EXITS], &etcd);
+        Some(Self::run(net, hosts, etcd, fleet))
+    }
+
+    /// Like [`Self::start`], but the fleet also has the clients of a `clients.toml`.
+    pub fn start_with(net: &'net Net, hosts: &'net [Namespace], ipv4: &str, clients: &str) -> Option<Self> {
+        let etcd = etcd(hosts)?;
+        let fleet = RealFleet::at_with(&hosts[..EXITS], &etcd, ipv4, clients);
+        Some(Self::run(net, hosts, etcd, fleet))
+    }
+
+    fn run(net: &'net Net, hosts: &'net [Namespace], etcd: Etcd<'net>, mut fleet: RealFleet<'net>) -> Self {
         fleet.run(&|_| Default::default());
-        Some(Self::new(net, hosts, etcd, fleet))
+        Self::new(net, hosts, etcd, fleet)
     }
 
     /// Adds a client to each exit of a fleet that runs. `hosts` is `Net::clients_beside`.
