@@ -42,9 +42,14 @@ impl<'net> RealFleet<'net> {
 
     /// Sets up three exits without clients at a store elsewhere. They do not run yet.
     pub fn at(hosts: &'net [Namespace], etcd: &Etcd<'_>) -> Self {
+        Self::with_pool(hosts, "10.66.0.0/16", etcd)
+    }
+
+    /// Does [`Self::at`] with another network for the clients.
+    pub fn with_pool(hosts: &'net [Namespace], ipv4: &str, etcd: &Etcd<'_>) -> Self {
         let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
         let mut fleet = Self { exits: Vec::new(), links: Vec::new(), members: Vec::new(), directory };
-        fleet.begin(&hosts[0], "10.66.0.0/16", "client = []\n", &etcd.init_options());
+        fleet.begin(&hosts[0], ipv4, "client = []\n", &etcd.init_options());
         for (number, name) in NAMES.iter().enumerate().skip(1) {
             fleet.join(&hosts[number], number, &etcd.ticket_options(name));
         }
