@@ -348,8 +348,7 @@ impl History {
     /// The removal of a client while there is no fault.
     fn calm_removal(&self) -> Operation {
         let is_calm = |found: &&Operation| {
-            let (from, until) = (found.begun - seconds(10), found.ended + seconds(3));
-            self.faults.iter().all(|fault| fault.until < from || until < fault.from)
+            self.faults.iter().all(|fault| fault.until < found.begun || found.ended + seconds(3) < fault.from)
         };
         let mut all = self.operations.iter().filter(is_calm);
         *all.find(|found| found.what == What::Remove && found.outcome == Outcome::Done)

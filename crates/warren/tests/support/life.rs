@@ -21,6 +21,9 @@ use super::seen_history::{Operation, What};
 /// How long a client waits for the echo of a packet.
 const ECHO: Duration = Duration::from_millis(500);
 
+/// The pause between two packets of a client that is shut out.
+const PACE: Duration = Duration::from_millis(100);
+
 /// How long a client goes on after it was removed or disabled: the two seconds of the promise, and some more.
 const GOES_ON: Duration = Duration::from_millis(2_300);
 
@@ -288,7 +291,7 @@ impl Guest {
         let Some((client, address)) = &mut self.session else { return };
         if client.attached() == 0 {
             // Without a connection, nothing can be sent.
-            return client.run(within).await;
+            return self.wait(within).await;
         }
         let begun = Instant::now();
         let is_back = probe(client, *address, (self.number, sequence), within).await;
@@ -299,10 +302,17 @@ impl Guest {
     async fn talk(&mut self, world: &World, packets: usize) {
         for _ in 0..packets {
             self.probe(world, ECHO).await;
-            if let Some((client, _)) = &mut self.session {
-                client.run(Duration::from_millis(20)).await;
-            }
+            self.wait(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Lets time pass.
+    async fn wait(&mut self, time: Duration) {
+        let begun = Instant::now();
+        while let Some((client, _)) = self.session.as_mut().filter(|_| begun.elapsed() < time) {
+            client.run(time.saturating_sub(begun.elapsed())).await;
+        }
+        tokio::time::sleep(time.saturating_sub(begun.elapsed())).await;
     }
 
     /// Sends one packet after the other while an operator shuts the client out, and tries to come back.
@@ -321,10 +331,8 @@ impl Guest {
         let sending = async {
             let mut answered = None;
             while answered.is_none_or(|answered: Instant| answered.elapsed() < GOES_ON) {
-                self.probe(world, Duration::from_millis(100)).await;
-                if self.session.is_none() {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+                self.probe(world, PACE).await;
+                self.wait(PACE).await;
                 if answered.is_none() && has_answer.load(SeqCst) {
                     answered = Some(Instant::now());
                     self.try_all(world).await;
