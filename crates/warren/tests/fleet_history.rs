@@ -76,7 +76,7 @@ fn a_long_history_of_real_exits_has_nothing_twice_loses_nothing_and_serves_no_re
         faults: faults.happened.clone(),
         enrolled: everywhere(&faults, &world),
     };
-    let figures = check(&history).unwrap();
+    let figures = check(&history).unwrap_or_else(|found| panic!("{found}\n{}", history.about(&found)));
     println!("measured: {figures}; in {:.0?} with {} faults", start.elapsed(), faults.happened.len());
     figures.assert_something();
     assert!(figures.operations >= count);
@@ -334,6 +334,26 @@ fn assert_planted_bugs_are_found(history: &History) {
 impl History {
     fn find(&mut self, is: impl Fn(&Operation) -> bool) -> &mut Operation {
         self.operations.iter_mut().find(|operation| is(operation)).expect("an operation to alter")
+    }
+
+    /// Everything that has happened to the clients that a violation names, and the faults.
+    fn about(&self, found: &str) -> String {
+        let is_digit = |letter: char| letter.is_ascii_digit();
+        let named: Vec<usize> =
+            found.split(|letter| !is_digit(letter)).filter_map(|number| number.parse().ok()).collect();
+        let first = self.operations.iter().map(|operation| operation.begun).min().unwrap();
+        let at = |at: Instant| at.saturating_duration_since(first);
+        let of = |found: &&Operation| named.contains(&found.client) && found.what != What::Invite;
+        let operation = |found: &Operation| {
+            let Operation { what, client, exit, begun, ended, outcome, is_alone } = *found;
+            let alone = if is_alone { ", alone" } else { "" };
+            format!("{:.3?} to {:.3?}: {client} {what:?} at {exit}: {outcome:?}{alone}", at(begun), at(ended))
+        };
+        let faults = self
+            .faults
+            .iter()
+            .map(|fault| format!("{fault:?}: {:.3?} to {:.3?}", at(fault.from), at(fault.until)));
+        self.operations.iter().filter(of).map(operation).chain(faults).collect::<Vec<_>>().join("\n")
     }
 
     /// A client that is enrolled in the end, with its first address.
