@@ -93,7 +93,9 @@ impl ExitSessions {
     /// withdrawals yet, and the operator was told that they are in force.
     fn withdrawn_too_late(&self, changes: &[RowChange], writer: Writer) -> Vec<PublicKey> {
         let enrolled = changes.iter().filter(|_| writer == Writer::Other).filter_map(|row| match row {
-            RowChange::Invitation { invitation: Some(invitation), .. } => Some((row.id(), invitation.used_by?)),
+            RowChange::Invitation { invitation: Some(invitation), .. } => {
+                Some((row.id(), invitation.used_by?))
+            }
             RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
         });
         let is_withdrawn = |id: RowId| self.store.owes(id) && self.registry.row(id) == id.deletion();

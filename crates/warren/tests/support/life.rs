@@ -217,10 +217,13 @@ pub async fn live(world: &World, mut dice: Dice) {
             guest.go_to(world, dice.roll(EXITS)).await;
             guest.talk(world, 6).await;
         }
-        if dice.roll(4) == 0 {
+        // If an exit that is cut off disables a client, that prevails over an Enable elsewhere, which the exit has not heard of.
+        // So a client that was disabled may be refused in the end.
+        let is_disabled = dice.roll(4) == 0;
+        if is_disabled {
             guest.is_disabled_for_a_while(world, &mut dice).await;
         }
-        if dice.roll(25) == 0 {
+        if dice.roll(20) == 0 && !is_disabled {
             guest.leave().await;
             world.stayed.lock().unwrap().push((guest.number, guest.key));
         } else {
