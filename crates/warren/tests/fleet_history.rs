@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -129,7 +129,7 @@ fn everywhere(faults: &Faults<'_>, world: &World) -> Vec<BTreeSet<usize>> {
     let mut all = Vec::new();
     let start = Instant::now();
     while start.elapsed() < seconds(30) {
-        let lists = world.sockets.iter().map(listed).chain([stored(&faults.etcd)]);
+        let lists = world.sockets.iter().map(|socket| listed(socket)).chain([stored(&faults.etcd)]);
         all = lists.map(|list| list.iter().map(number).collect::<BTreeSet<_>>()).collect();
         if all.iter().all(|list| *list == all[0]) {
             break;
@@ -140,7 +140,7 @@ fn everywhere(faults: &Faults<'_>, world: &World) -> Vec<BTreeSet<usize>> {
 }
 
 /// All clients of an exit: their names and keys.
-fn listed(socket: &PathBuf) -> BTreeMap<String, PublicKey> {
+fn listed(socket: &Path) -> BTreeMap<String, PublicKey> {
     let (mut clients, mut page) = (BTreeMap::new(), PageQuery::default());
     loop {
         let request = Request::ClientList { page: page.clone() };
@@ -310,10 +310,13 @@ fn small_history() -> History {
     History { operations, arrivals: arrivals.to_vec(), faults: vec![fault], enrolled }
 }
 
+/// Alters a history.
+type Plant = fn(&mut History);
+
 /// Plants a bug of each kind in a history without a bug. The checker must find each of them.
 #[track_caller]
 fn assert_planted_bugs_are_found(history: &History) {
-    let plants: [(fn(&mut History), &str); 8] = [
+    let plants: [(Plant, &str); 8] = [
         (plant_second_key, "has enrolled two keys"),
         (plant_lost_enrolment, "is lost in the end"),
         (plant_disagreement, "do not agree"),

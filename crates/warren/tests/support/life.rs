@@ -227,7 +227,7 @@ pub async fn live(world: &World, mut dice: Dice) {
             guest.leave().await;
             world.stayed.lock().unwrap().push((guest.number, guest.key));
         } else {
-            guest.is_removed(world, &mut dice).await;
+            guest.end(world, &mut dice).await;
         }
     }
 }
@@ -370,7 +370,8 @@ impl Guest {
         self.talk(world, 4).await;
     }
 
-    async fn is_removed(mut self, world: &World, dice: &mut Dice) {
+    /// Is removed, and leaves.
+    async fn end(mut self, world: &World, dice: &mut Dice) {
         self.is_shut_out(world, dice, What::Remove).await;
         self.leave().await;
     }
