@@ -32,6 +32,7 @@ mod flaps;
 mod fleet;
 mod fleet_crowd;
 mod fleet_faults;
+mod fleet_history;
 mod fleet_lost_exits;
 mod fleet_moves;
 mod fleet_systemd;

@@ -195,6 +195,11 @@ impl Checks {
         for key in self.removed.keys() {
             assert!(rows.client(*key).is_none() && rows.has(RowId::Removed(*key)), "{key} is back");
         }
+        for token in &self.withdrawn {
+            // Another exit may have redeemed the token before it heard of the withdrawal.
+            let client = self.used_by.get(token).and_then(|key| rows.client(*key));
+            assert!(client.is_none(), "a withdrawn invitation has enrolled {client:?}");
+        }
         for (token, name) in &self.invited {
             let is_there = rows.has(RowId::Invitation(*token));
             let is_used = self.used_by.contains_key(token);

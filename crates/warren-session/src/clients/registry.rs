@@ -116,18 +116,21 @@ impl ClientRegistry {
     pub fn remove(&mut self, name: &str, now: SystemTime) -> Result<Option<Client>, RegistryError> {
         let withdrawn = self.withdraw(name, None);
         let key = self.by_name(name).map(|client| client.public_key);
-        let removed = key.and_then(|key| self.set_client(key, None));
-        match &removed {
-            Some(client) => {
-                for token in client.keys().flat_map(|key| self.invitations.used_by(key)).collect::<Vec<_>>() {
-                    self.set_invitation(token, None);
-                }
-                self.remember_removed(client, now);
-            }
-            None if withdrawn => {}
-            None => return Err(RegistryError::NoSuchClient { name: name.to_owned() }),
+        let removed = key.and_then(|key| self.remove_key(key, now));
+        if removed.is_none() && !withdrawn {
+            return Err(RegistryError::NoSuchClient { name: name.to_owned() });
         }
         Ok(removed)
+    }
+
+    /// Removes the client with this key. Its keys become removed keys. Returns the client, if there is one.
+    pub(crate) fn remove_key(&mut self, key: PublicKey, now: SystemTime) -> Option<Client> {
+        let client = self.set_client(key, None)?;
+        for token in client.keys().flat_map(|key| self.invitations.used_by(key)).collect::<Vec<_>>() {
+            self.set_invitation(token, None);
+        }
+        self.remember_removed(&client, now);
+        Some(client)
     }
 
     /// Turns all keys of a client into removed keys, including its next key.

@@ -62,6 +62,7 @@ impl ExitSessions {
     fn take_over(&mut self, now: Instant, changes: Vec<RowChange>, writer: Writer) -> Vec<AdminError> {
         let mut errors = Vec::new();
         let (mut own, mut stored) = (Vec::new(), Vec::new());
+        let withdrawn = self.withdrawn_too_late(&changes, writer);
         for row in changes {
             // `is_own` is computed before the merge, because merging can add rows that the store lacks.
             let is_own = self.store.owes(row.id());
@@ -81,10 +82,44 @@ impl ExitSessions {
         self.registry.rows_changed_since(&before).into_iter().for_each(|row| self.store.note(row));
         errors.extend(refused.into_iter().map(AdminError::from));
         self.follow(now, &before, EndReason::Revoked);
+        self.remove_keys(now, &withdrawn);
         if self.store.has_news() {
             self.save();
         }
         errors
+    }
+
+    /// Keys that another exit has enrolled with invitations that this exit has withdrawn. The store does not know of the
+    /// withdrawals yet, and the operator was told that they are in force.
+    fn withdrawn_too_late(&self, changes: &[RowChange], writer: Writer) -> Vec<PublicKey> {
+        let enrolled = changes.iter().filter(|_| writer == Writer::Other).filter_map(|row| match row {
+            RowChange::Invitation { invitation: Some(invitation), .. } => {
+                Some((row.id(), invitation.used_by?))
+            }
+            RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
+        });
+        let is_withdrawn = |id: RowId| self.store.owes(id) && self.registry.row(id) == id.deletion();
+        enrolled.filter(|(id, _)| is_withdrawn(*id)).map(|(_, key)| key).collect()
+    }
+
+    /// Removes the clients that have these keys, as if an operator had removed them here.
+    fn remove_keys(&mut self, now: Instant, keys: &[PublicKey]) {
+        if keys.is_empty() {
+            return;
+        }
+        let wall = self.clock.at(now);
+        let removed = self.registry.transact(|registry| {
+            for key in keys {
+                // An upgraded client has the key as its next key.
+                let current = registry.enrolled(*key).map(|client| client.public_key);
+                current.and_then(|current| registry.remove_key(current, wall));
+            }
+            Ok::<_, Infallible>(())
+        });
+        let Ok(((), before)) = removed;
+        self.follow(now, &before, EndReason::Revoked);
+        let rows = self.registry.rows_changed_since(&before);
+        self.record(&rows);
     }
 
     /// Merges a row of the store with this exit's more recent knowledge. Returns `None` if this exit has a later

@@ -93,7 +93,7 @@ impl<'net> Etcd<'net> {
         (0..self.hosts.len()).for_each(|member| self.start_member(member));
     }
 
-    fn start_member(&mut self, member: usize) {
+    pub fn start_member(&mut self, member: usize) {
         let (url, peer) = (self.url(member), self.peer(member));
         let mut line = format!(
             "{} --name m{member} --data-dir {} --listen-client-urls {url} --advertise-client-urls {url} --listen-peer-urls {peer} \
@@ -112,6 +112,10 @@ impl<'net> Etcd<'net> {
     /// Kills all members.
     pub fn kill_all(&mut self) {
         self.members.iter_mut().for_each(|member| *member = None);
+    }
+
+    pub fn kill_member(&mut self, member: usize) {
+        self.members[member] = None;
     }
 
     pub fn signal(&self, member: usize, which: Signal) {

@@ -133,6 +133,35 @@ fn removing_an_invitation_ends_an_enrolment_that_waits() {
 }
 
 #[test]
+fn an_invitation_that_was_redeemed_elsewhere_before_its_withdrawal_was_stored_leaves_no_client() {
+    for is_withdrawn in [true, false] {
+        let mut exit = waiting_exit();
+        let before = exit.disk.clone();
+        exit.disk.redeem(&PHONE, STRANGER, UNIX_EPOCH).unwrap();
+        let enrolment: Vec<_> = exit.disk.rows().filter(|row| before.row(row.id()) != *row).collect();
+        if is_withdrawn {
+            exit.sessions.remove_client(exit.now, "phone").unwrap();
+            exit.actions();
+            exit.answer(Err(StoreRefusal::Conflict));
+        }
+
+        assert_eq!(exit.sessions.apply(exit.now, enrolment), []);
+
+        assert_eq!(exit.sessions.registry().by_key(STRANGER).is_none(), is_withdrawn);
+        exit.actions();
+        while !exit.unanswered.is_empty() {
+            exit.answer(Ok(()));
+            exit.advance(1);
+        }
+        // The control: without the withdrawal, the client is there.
+        assert_eq!(exit.disk.by_key(STRANGER).is_none(), is_withdrawn);
+        assert_eq!(exit.disk.has_removed(STRANGER), is_withdrawn);
+        exit.say(1, STRANGER, &hello(NONCE_A));
+        assert_eq!(exit.last_closes == [(1, Goodbye::NotEnrolled)], is_withdrawn);
+    }
+}
+
+#[test]
 fn a_name_that_an_enrolment_waits_for_is_nobody_else_s() {
     let mut exit = waiting_exit();
     exit.say(1, STRANGER, &enrol(&PHONE));
