@@ -33,8 +33,10 @@ pub(crate) use self::ticket::{TicketArguments, ticket};
 use crate::config::FleetConfig;
 use crate::keys::{Key, Keys};
 use crate::link::{Contents, read};
-use crate::meta::Meta;
-use crate::store::{in_words, pairs_of};
+use crate::meta::{Meta, Mismatch, check};
+use crate::run::Directories;
+use crate::snapshot::StateDirectory;
+use crate::store::{find, in_words, pairs_of};
 
 /// A command's connection to the store.
 pub(crate) struct Connected {
@@ -42,6 +44,8 @@ pub(crate) struct Connected {
     pub(crate) keys: Keys,
     pub(crate) client: Client,
     pub(crate) meta: Meta,
+    /// Why this host's exit does not use the store, if the store lacks what the exit knows.
+    pub(crate) old_store: Option<Mismatch>,
 }
 
 impl Connected {
@@ -53,15 +57,28 @@ impl Connected {
     }
 }
 
-/// Connects to the fleet of `fleet.toml`.
-async fn connect(directory: &Path) -> anyhow::Result<Connected> {
-    connect_or_fill(directory, |name| {
+/// Connects to the fleet of `fleet.toml`. Warns if the store lacks what this host's exit knows, because the exit does not use such a
+/// store.
+async fn connect(directories: &Directories<'_>) -> anyhow::Result<Connected> {
+    let mut fleet = connect_or_fill(directories.config, |name| {
         bail!(
             "the store has no fleet {name:?}; if it has lost everything, run `warren fleet recover` at the exit whose copy is newest; \
              otherwise correct `endpoints` in fleet.toml"
         )
     })
-    .await
+    .await?;
+    // Without a copy on this host, or the right to read it, there is nothing to compare.
+    if let Ok(Some(position)) = StateDirectory::new(directories.state).load_position() {
+        let found = find(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
+        match check(&fleet.config.fleet, Some(&position), &found) {
+            Err(mismatch) if mismatch.is_old_store() => {
+                tracing::warn!("the exit of this host does not use the store: {mismatch}");
+                fleet.old_store = Some(mismatch);
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(fleet)
 }
 
 /// Like [`connect`], for a store that may have lost everything. Such a store gets the fleet's agreement ([`Meta`]) that `fill`
@@ -88,19 +105,30 @@ async fn connect_or_fill(
             meta
         }
     };
-    Ok(Connected { config, keys, client, meta })
+    Ok(Connected { config, keys, client, meta, old_store: None })
 }
 
 async fn read_meta(client: &mut Client, keys: &Keys) -> anyhow::Result<Option<Meta>> {
     let read = in_words(client.get(keys.name(&Key::Meta), None).await);
     let answer = read.with_context(|| {
         format!(
-            "the agreement of the fleet {:?} cannot be read; check that the store's user is one of this fleet's exits or root",
+            "the fleet {:?} cannot be read in the store; if the store refuses permission, this exit was removed from the fleet, or the store's \
+             user is neither one of the fleet's exits nor root",
             keys.name_of_fleet()
         )
     })?;
     let Some(pair) = pairs_of(&answer).into_iter().next() else { return Ok(None) };
     Ok(Some(pair.parse("agreement").context("the store's `meta` is damaged; restore a backup")?))
+}
+
+/// Warns if etcd's user authentication is off. Otherwise empty.
+async fn warning_of_open_store(config: &FleetConfig) -> anyhow::Result<String> {
+    Ok(match config.store.options()?.is_open_to_all().await {
+        true => "WARNING: etcd's user authentication is off, so every exit and every host with a certificate can change everything in the store; \
+                 turn it on with `etcdctl auth enable` (docs/fleet.md)\n"
+            .to_owned(),
+        false => String::new(),
+    })
 }
 
 /// Writes text to standard output. A closed pipe is not an error.

@@ -154,9 +154,7 @@ impl Exits {
 
     /// The removed exits that may still serve.
     pub(crate) fn lingering(&self) -> Vec<RemovedExit> {
-        let lingering = self.removed.iter().filter_map(|(exit, removed)| removed.lingering(exit));
-        // The exit refuses a longer list.
-        lingering.take(MAX_EXITS).collect()
+        lingering(&self.removed)
     }
 
     pub(crate) fn removed(&self) -> &BTreeMap<ExitId, Removed> {
@@ -273,6 +271,24 @@ pub(crate) struct Removal {
     pub(crate) has_stopped: bool,
 }
 
+impl Removal {
+    /// Whether the exit may still serve clients.
+    pub(crate) fn may_serve(&self, now: SystemTime) -> bool {
+        !self.has_stopped && self.until.is_none_or(|until| until > milliseconds(now) / 1_000)
+    }
+
+    /// For how long it may, in words.
+    pub(crate) fn how_long(until: Option<i64>, now: SystemTime) -> String {
+        match until {
+            Some(until) => {
+                let left = until.saturating_sub(milliseconds(now) / 1_000).max(0);
+                format!("for another {} min (its max_staleness)", left.saturating_add(59) / 60)
+            }
+            None => "for good, because its max_staleness is \"never\" or not known".to_owned(),
+        }
+    }
+}
+
 /// The part of `xr/ID` that names the membership that has ended.
 #[derive(Serialize, Deserialize)]
 struct Ended {
@@ -342,6 +358,13 @@ impl Removed {
         let Removal { until, has_stopped } = self.removal?;
         (!has_stopped).then(|| RemovedExit { exit: exit.clone(), until })
     }
+}
+
+/// The removed exits that have not confirmed that they have stopped.
+pub(crate) fn lingering(removed: &BTreeMap<ExitId, Removed>) -> Vec<RemovedExit> {
+    let lingering = removed.iter().filter_map(|(exit, removed)| removed.lingering(exit));
+    // The exit refuses a longer list.
+    lingering.take(MAX_EXITS).collect()
 }
 
 pub(crate) fn milliseconds(time: SystemTime) -> i64 {

@@ -107,7 +107,9 @@ pub(crate) async fn take_out(
     match is_forced {
         true => bail!("{exit} is not removed, because it changes all the time; run this again"),
         false => {
-            bail!("{exit} serves clients now, or has just changed; drain and stop it first, or use --force")
+            bail!(
+                "{exit} serves clients now, or has just changed; drain it and stop it on its host, then run this again with --stopped; or use --force"
+            )
         }
     }
 }

@@ -189,6 +189,17 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
 }
 
 impl Mismatch {
+    /// Whether the store was restored from an old backup, or replaced.
+    pub(crate) fn is_old_store(&self) -> bool {
+        matches!(
+            self,
+            Self::OldRevision { .. }
+                | Self::OtherCluster { .. }
+                | Self::LostWrite { .. }
+                | Self::LostRecovery
+        )
+    }
+
     /// Whether the exit must stop serving. Only the store's own answer makes an exit stop for this reason.
     pub(crate) fn must_stop(&self) -> bool {
         matches!(self, Self::Removed { must_stop: true } | Self::Replaced { must_stop: true })

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -142,9 +142,20 @@ impl StateDirectory {
         let _lock = self.lock()?;
         let begun = begin()?;
         let file = self.claim_file();
-        write_atomic(&file, link.as_bytes(), 0o600)
-            .with_context(|| format!("{} cannot be written", file.display()))?;
-        link.clone_into(&mut self.link);
+        match write_atomic(&file, link.as_bytes(), 0o600) {
+            Ok(()) => link.clone_into(&mut self.link),
+            // On a full disk, the link takes over the claim of the link before it, which has ended. Without a link, the exit would
+            // let in clients that were removed elsewhere.
+            Err(error) => {
+                let earlier = std::fs::read_to_string(&file).ok().filter(|earlier| !earlier.is_empty());
+                self.link = earlier
+                    .ok_or_else(|| anyhow!(error).context(format!("{} cannot be written", file.display())))?;
+                tracing::error!(
+                    "{} cannot be written, so the copy on this disk is not renewed; make room on the disk",
+                    file.display()
+                );
+            }
+        }
         Ok(begun)
     }
 
@@ -196,7 +207,7 @@ impl StateDirectory {
                 true => {
                     "cannot be used; delete it if the store is intact, and the link makes a new one; otherwise use that version"
                 }
-                false => "is damaged; restore it from a backup, or delete it if the store is intact",
+                false => "is damaged; delete it if the store is intact: the link makes a new one",
             };
             error.context(format!("{} {what}", path.display()))
         })?;
@@ -223,13 +234,13 @@ impl StateDirectory {
         Ok(Some(snapshot))
     }
 
-    fn load_position(&self) -> anyhow::Result<Option<Position>> {
+    pub(crate) fn load_position(&self) -> anyhow::Result<Option<Position>> {
         match std::fs::read(self.position()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             read => {
                 let bytes = read.with_context(|| format!("{} cannot be read", self.position().display()))?;
                 let damaged =
-                    || format!("{} is damaged; restore it from a backup", self.position().display());
+                    || format!("{} is damaged; delete it if the store is intact", self.position().display());
                 Ok(Some(serde_json::from_slice(&bytes).with_context(damaged)?))
             }
         }

@@ -96,6 +96,21 @@ impl StoreOptions {
         Err(last.context("the store cannot be reached"))
     }
 
+    /// Whether etcd's user authentication is off. `false` if no member says so.
+    pub(crate) async fn is_open_to_all(&self) -> bool {
+        // etcd refuses any user while authentication is off, with this reason. It has no other question about it that every release
+        // answers.
+        let nobody = Self { user: Some(("nobody".to_owned(), "nothing".to_owned())), ..self.clone() };
+        for endpoint in &self.endpoints {
+            if let Ok(Err(error)) = timeout(ANSWER_TIMEOUT, nobody.connect(endpoint)).await
+                && format!("{error:#}").contains("authentication is not enabled")
+            {
+                return true;
+            }
+        }
+        false
+    }
+
     async fn try_connect(&self, endpoint: &str) -> anyhow::Result<Client> {
         let mut client = self.connect(endpoint).await?;
         // The library connects only with the first request.
@@ -323,7 +338,11 @@ impl Transact for Client {
     }
 
     async fn some(&mut self, key: &str, prefix: &str) -> anyhow::Result<Vec<Pair>> {
-        let gets = [TxnOp::get(key, None), TxnOp::get(prefix, Some(GetOptions::new().with_prefix()))];
+        let mut gets = vec![TxnOp::get(key, None)];
+        // The user of a removed exit may read one key, and nothing else that begins with it.
+        if key != prefix {
+            gets.push(TxnOp::get(prefix, Some(GetOptions::new().with_prefix())));
+        }
         let answer = timeout(ANSWER_TIMEOUT * 5, self.txn(Txn::new().and_then(gets))).await;
         let answer = in_words(answer.context("the store does not answer")?)?;
         let pairs = answer.op_responses().into_iter().flat_map(|response| match response {

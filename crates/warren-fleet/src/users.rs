@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use etcd_client::{
-    AuthClient, Client, Compare, CompareOp, GetOptions, Permission, RoleAddResponse, Txn, TxnOp,
-    UserAddOptions,
+    AuthClient, Client, Compare, CompareOp, GetOptions, Permission, RoleAddResponse,
+    RoleRevokePermissionOptions, Txn, TxnOp, UserAddOptions,
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -15,6 +15,7 @@ use warren_fleet_link::ExitId;
 
 use crate::config::FleetConfig;
 use crate::keys::{Key, Keys};
+use crate::link::Pair;
 use crate::once::Once;
 use crate::store::{ANSWER_TIMEOUT, in_words, pairs_of};
 
@@ -90,6 +91,56 @@ pub(crate) async fn remove_of(client: &mut Client, keys: &Keys, exit: &ExitId) -
     Ok(was_there)
 }
 
+/// Takes all rights from the user of a removed exit, except to read its removal and to confirm it. So an exit that is cut off from
+/// the store still learns of its removal when it is back. Returns whether there is such a user.
+///
+/// # Errors
+/// If the store refuses, or does not answer.
+pub(crate) async fn confine(client: &Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
+    let name = user_name(keys.name_of_fleet(), exit);
+    let mut auth = client.auth_client();
+    let Some(held) = rights(&mut auth, &name).await? else { return Ok(false) };
+    let removal = keys.name(&Key::RemovedExit(exit.clone()));
+    if held.iter().all(|right| !is_for(right, &removal)) {
+        let right = Permission::read_write(removal.as_str());
+        let granted = timeout(ANSWER_TIMEOUT, auth.role_grant_permission(name.as_str(), right)).await;
+        in_words(granted.context("the store does not answer")?)?;
+    }
+    for right in held.iter().filter(|right| !is_for(right, &removal)) {
+        let range = RoleRevokePermissionOptions::new().with_range_end(right.range_end());
+        let revoked = auth.role_revoke_permission(name.as_str(), right.key(), Some(range));
+        let revoked = timeout(ANSWER_TIMEOUT, revoked).await.context("the store does not answer")?;
+        unless(revoked, "permission is not granted")?;
+    }
+    is_there(client, &name).await
+}
+
+/// Whether a user is confined already.
+async fn is_confined(client: &Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
+    let removal = keys.name(&Key::RemovedExit(exit.clone()));
+    let held = rights(&mut client.auth_client(), &user_name(keys.name_of_fleet(), exit)).await?;
+    Ok(held.is_some_and(|held| held.iter().all(|right| is_for(right, &removal))))
+}
+
+/// The rights of a role. `None` if it does not exist.
+async fn rights(auth: &mut AuthClient, name: &str) -> anyhow::Result<Option<Vec<Permission>>> {
+    let role = timeout(ANSWER_TIMEOUT, auth.role_get(name)).await.context("the store does not answer")?;
+    Ok(unless(role, "role name not found")?.map(|role| role.permissions()))
+}
+
+/// Whether a right is for one key only.
+fn is_for(right: &Permission, key: &str) -> bool {
+    right.key() == key.as_bytes() && right.range_end().is_empty()
+}
+
+/// Whether a removed exit may still learn of its removal, because it has not confirmed it and may still serve.
+async fn may_learn(client: &mut Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
+    let key = keys.name(&Key::RemovedExit(exit.clone()));
+    let read = timeout(ANSWER_TIMEOUT, client.get(key, None)).await.context("the store does not answer")?;
+    let removal = pairs_of(&in_words(read)?).first().and_then(Pair::removed).and_then(|it| it.removal);
+    Ok(removal.is_some_and(|removal| removal.may_serve(SystemTime::now())))
+}
+
 /// Returns the answer, or `None` if the error says that there was nothing to do.
 fn unless<T>(answer: Result<T, etcd_client::Error>, nothing: &str) -> anyhow::Result<Option<T>> {
     match in_words(answer) {
@@ -149,7 +200,8 @@ pub(crate) async fn is_there(client: &Client, name: &str) -> anyhow::Result<bool
     Ok(unless(found, "user name not found")?.is_some())
 }
 
-/// Removes the user of a grant whose ticket has ended. Returns whether the ticket had ended.
+/// Removes the user of a grant whose ticket has ended. Returns whether the ticket had ended. The user of a removed exit that has
+/// not confirmed its removal is only confined, and stays.
 ///
 /// # Errors
 /// If the store refuses or does not answer. Then the grant stays, and another link or a command ends it.
@@ -159,6 +211,10 @@ pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> 
     // The user is looked up before anything is written, because most links may not remove users.
     is_there(client, &name).await?;
     let key = keys.grant(&granted.exit);
+    let is_kept = granted.grant.ticket.is_empty() && may_learn(client, keys, &granted.exit).await?;
+    if is_kept && is_confined(client, keys, &granted.exit).await? {
+        return Ok(false);
+    }
     let compares = [
         Compare::mod_revision(key.as_str(), CompareOp::Equal, granted.modified),
         Compare::version(keys.ticket(&granted.grant.ticket), CompareOp::Equal, 0),
@@ -179,10 +235,19 @@ pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> 
     if began.elapsed() > 2 * ANSWER_TIMEOUT {
         bail!("the store's answer came too late");
     }
-    remove(&mut auth, &name).await?;
+    let after = match is_kept {
+        true => {
+            confine(client, keys, &granted.exit).await?;
+            TxnOp::put(key.as_str(), serde_json::to_vec(&granted.grant)?, None)
+        }
+        false => {
+            remove(&mut auth, &name).await?;
+            TxnOp::delete(key.as_str(), None)
+        }
+    };
     let same = Compare::mod_revision(key.as_str(), CompareOp::Equal, marked);
-    in_words(client.txn(Txn::new().when([same]).and_then([TxnOp::delete(key, None)])).await)?;
-    Ok(true)
+    in_words(client.txn(Txn::new().when([same]).and_then([after])).await)?;
+    Ok(!is_kept)
 }
 
 /// Ends all tickets of an exit. Returns whether there was one.

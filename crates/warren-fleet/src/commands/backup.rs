@@ -27,7 +27,7 @@ pub(crate) struct BackupArguments {
 /// # Errors
 /// If the store cannot be read, or the file cannot be written.
 pub(crate) async fn backup(directories: Directories<'_>, arguments: &BackupArguments) -> anyhow::Result<()> {
-    let mut fleet = connect(directories.config).await?;
+    let mut fleet = connect(&directories).await?;
     let found = find(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
     let (revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
     let rows = rows_of(&fleet.keys, &pairs);

@@ -15,7 +15,7 @@ use warren_session::clients::ClientRegistry;
 
 use super::attempt::check_not_joining;
 use super::files::{forget_exits_file, lock, write_config};
-use super::print;
+use super::{print, warning_of_open_store};
 use crate::config::{FleetConfig, StoreConfig, is_there};
 use crate::exits::Member;
 use crate::keys::{Key, Keys, is_fleet_name};
@@ -132,13 +132,14 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     };
     reached("fleet begun");
     let begun = complete(&directories, &config, &mut Begun { client, keys, revision }, &registry).await;
+    let open = warning_of_open_store(&config).await?;
     let count = begun.map_err(|error| match error.is::<BegunAgain>() {
         true => error,
         false => error.context("the fleet was begun, but is not complete; run this again"),
     })?;
     print(&format!(
         "Fleet {:?} has begun with {}. {} is written.\nNext: put `[fleet]` with `name = \"{}\"` into exit.toml, \
-         then run `systemctl enable --now warren-fleet` and `systemctl restart warren-exit`.\nFor each further exit: `warren fleet ticket NAME`.\n",
+         then run `systemctl enable --now warren-fleet` and `systemctl restart warren-exit`.\nFor each further exit: `warren fleet ticket NAME`.\n{open}",
         config.fleet,
         counted(count, "client"),
         path.display(),

@@ -13,7 +13,7 @@ use super::roster::{self, InRoster};
 use super::ticket::AdminArguments;
 use super::{Connected, connect, print};
 use crate::config::is_there;
-use crate::exits::{Removal, milliseconds};
+use crate::exits::Removal;
 use crate::keys::Key;
 use crate::link::Pair;
 use crate::membership::{confirm_removal, take_out};
@@ -40,7 +40,7 @@ pub(crate) struct DrainArguments {
 pub(crate) struct RemoveArguments {
     /// The exit's name.
     exit: String,
-    /// Remove it even if it serves clients now.
+    /// Remove it even if it serves clients now. It then stops serving them.
     #[arg(long, conflicts_with = "stopped")]
     force: bool,
     /// You know that it no longer runs: it counts as stopped, even if it has not confirmed its removal.
@@ -58,7 +58,7 @@ pub(crate) struct RemoveArguments {
 /// # Errors
 /// If the fleet has no such exit.
 pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArguments) -> anyhow::Result<()> {
-    let mut fleet = connect(directories.config).await?;
+    let mut fleet = connect(&directories).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
     let is_member = Compare::version(fleet.keys.name(&Key::Member(exit.clone())), CompareOp::Greater, 0);
     let look = TxnOp::get(fleet.keys.name(&Key::Heartbeat(exit.clone())), None);
@@ -81,7 +81,7 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
 /// is changed.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
-    let mut fleet = connect(directories.config).await?;
+    let mut fleet = connect(&directories).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
     // Taking the exit out is final, so everything that can be checked is checked before.
     let in_roster = roster::sign_without(&mut fleet, directories.state, &exit, fleet_key.as_ref()).await?;
@@ -95,17 +95,18 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let was_member = take_out(&mut fleet.client, &fleet.keys, &exit, arguments.force).await?;
     // If an earlier command was interrupted, the exit still has its user, and may still confirm its removal.
     let may_confirm = if was_member { is_alive } else { had_grant };
-    let serving = serving(&mut fleet, &exit, arguments.stopped, may_confirm).await.with_context(|| {
+    let left = left_serving(&mut fleet, &exit, arguments.stopped, may_confirm).await.with_context(|| {
         format!(
             "{exit} is out of the fleet, but it is not known whether it still serves clients; run this again"
         )
     })?;
+    let Left { clause: serving, may_serve } = left;
     let is_known = was_member || had_tickets || had_grant || !serving.is_empty();
     let is_listed = matches!(in_roster, InRoster::Yes | InRoster::Without(_));
     let roster = store_roster(&mut fleet, &exit, in_roster).await.with_context(|| {
         format!("{exit} is out of the fleet{serving}. It is still in the roster, so run this again")
     })?;
-    let had_user = match remove_user(&fleet, &exit, &arguments.admin).await {
+    let had_user = match end_user(&fleet, &exit, may_serve, &arguments.admin).await {
         Err(_) if !is_known => false,
         removed => removed.with_context(|| {
             format!(
@@ -117,13 +118,14 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     };
     let what = match (was_member, is_known || had_user) {
         (true, _) => format!("{exit} is removed from the fleet{serving}.\n"),
+        (false, true) if may_serve => format!("{exit} is not in the fleet{serving}.\n"),
         (false, true) => format!(
             "{exit} is not in the fleet{serving}. Any tickets and etcd user that it still had are now removed.\n"
         ),
         (false, false) if !is_listed => {
             bail!("the fleet has no exit {exit}; `warren fleet status` lists all")
         }
-        (false, false) => String::new(),
+        (false, false) => format!("{exit} is not in the fleet.\n"),
     };
     print(&format!("{what}{roster}"))
 }
@@ -174,16 +176,24 @@ async fn check_right(
     }
 }
 
-/// Whether a removed exit still serves clients, as a clause for the operator. `says_stopped`: the operator knows that it no longer
-/// runs. `may_confirm`: it may be linked to the store, so it has some time to confirm that it stops.
-async fn serving(
+/// Whether a removed exit may still serve clients.
+struct Left {
+    /// This as a clause for the operator. Empty if there is nothing to say.
+    clause: String,
+    may_serve: bool,
+}
+
+/// Whether a removed exit may still serve clients. `says_stopped`: the operator knows that it no longer runs. `may_confirm`: it may be
+/// linked to the store, so it has some time to confirm that it stops.
+async fn left_serving(
     fleet: &mut Connected,
     exit: &ExitId,
     says_stopped: bool,
     may_confirm: bool,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<Left> {
     if says_stopped && confirm_removal(&mut fleet.client, &fleet.keys, exit).await? {
-        return Ok(", and counts as stopped from now on".to_owned());
+        let clause = ", and counts as stopped from now on".to_owned();
+        return Ok(Left { clause, may_serve: false });
     }
     let key = fleet.keys.name(&Key::RemovedExit(exit.clone()));
     let began = Instant::now();
@@ -191,23 +201,20 @@ async fn serving(
         let found = in_words(fleet.client.get(key.as_str(), None).await)?;
         let removal = pairs_of(&found).first().and_then(Pair::removed).and_then(|removed| removed.removal);
         // Without this value, the exit has joined again or has left.
-        let Some(Removal { until, has_stopped: false }) = removal else { return Ok(String::new()) };
+        let Some(removal) = removal.filter(|removal| removal.may_serve(SystemTime::now())) else {
+            return Ok(Left { clause: String::new(), may_serve: false });
+        };
         if may_confirm && began.elapsed() < CONFIRMED_WITHIN {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         }
-        let how_long = match until {
-            Some(until) => {
-                let left = until.saturating_sub(milliseconds(SystemTime::now()) / 1_000);
-                format!("for another {} min (its max_staleness)", (left.max(0) + 59) / 60)
-            }
-            None => "for good, because its max_staleness is \"never\" or not known".to_owned(),
-        };
-        return Ok(format!(
+        let how_long = Removal::how_long(removal.until, SystemTime::now());
+        let clause = format!(
             ", but it has not confirmed that it stops serving. If it still runs, it may serve the fleet's clients {how_long}, even clients \
-             that you remove now. Stop it on its host, and then run `warren fleet remove {exit} --stopped`, so that it no longer counts as \
-             serving"
-        ));
+             that you remove now. It stops as soon as it reaches the store; its etcd user can do nothing else there. Or stop it on its host, \
+             and then run `warren fleet remove {exit} --stopped`, so that it no longer counts as serving"
+        );
+        return Ok(Left { clause, may_serve: true });
     }
 }
 
@@ -229,7 +236,17 @@ async fn store_roster(fleet: &mut Connected, exit: &ExitId, in_roster: InRoster)
     })
 }
 
-/// Removes the etcd user of an exit that is not in the fleet. Returns whether there was one.
-async fn remove_user(fleet: &Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<bool> {
-    users::remove_of(&mut admin.connect(fleet).await?, &fleet.keys, exit).await
+/// Removes the etcd user of an exit that is not in the fleet. If the exit may still serve, the user stays, so that the exit learns of
+/// its removal, and has no other right. Returns whether there was a user.
+async fn end_user(
+    fleet: &Connected,
+    exit: &ExitId,
+    may_serve: bool,
+    admin: &AdminArguments,
+) -> anyhow::Result<bool> {
+    let mut client = admin.connect(fleet).await?;
+    match may_serve {
+        true => users::confine(&client, &fleet.keys, exit).await,
+        false => users::remove_of(&mut client, &fleet.keys, exit).await,
+    }
 }

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use serde::Deserialize;
 use warren_config::load_exit;
 use warren_config::storage::{LockFile, make_directory};
-use warren_host::durable_file::{Owner, Unfinished, remove, replace};
+use warren_host::durable_file::{Owner, Unfinished, remove, remove_leftovers, replace};
 
 use super::begin::exit_toml;
 use crate::config::{FleetConfig, StoreConfig, is_there};
@@ -82,6 +82,7 @@ pub(crate) fn forget_credentials(configuration: &Path, store: &StoreConfig) -> a
         }
     }
     let _ = std::fs::remove_file(own.join(ATTEMPT));
+    remove_leftovers(&own);
     // If an operator has put another file into the directory, this fails, and the file and the directory stay.
     let _ = std::fs::remove_dir(own);
     Ok(kept)

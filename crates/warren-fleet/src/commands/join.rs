@@ -13,13 +13,16 @@ use clap::Args;
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 use serde::Serialize;
 use tokio::time::timeout;
+use warren_config::storage::remove_leftovers;
+use warren_config::{counted, load_clients, load_exit};
 use warren_fleet_link::{ExitId, Pools};
 
 use super::attempt::{Attempt, Files};
-use super::files::{forget_exits_file, lock};
+use super::begin::exit_toml;
+use super::files::{credentials_directory, forget_exits_file, lock};
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
-use crate::config::{FleetConfig, is_absent};
+use crate::config::{FleetConfig, is_absent, is_there};
 use crate::exits::Member;
 use crate::keys::{Key, Keys};
 use crate::link::pools_text;
@@ -37,6 +40,9 @@ pub(crate) struct JoinArguments {
     /// this host can see command lines. If joining has failed, give the same ticket again.
     #[arg(value_name = "TICKET|-|@FILE")]
     ticket: String,
+    /// Join even if this exit has clients of its own. The fleet's clients replace them.
+    #[arg(long)]
+    replace_clients: bool,
     /// Print the exit's name and the fleet's inner prefixes as JSON.
     #[arg(long)]
     json: bool,
@@ -60,6 +66,9 @@ const TRIES: usize = 3;
 pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments) -> anyhow::Result<()> {
     let ticket = Ticket::parse(&text_of(&arguments.ticket)?)?;
     let _lock = lock(&directories)?;
+    if !arguments.replace_clients {
+        check_no_clients(&directories)?;
+    }
     let attempt = Attempt::of(directories.config, &ticket)?;
     let is_named = attempt.is_named(&ticket)?;
     if !attempt.is_again {
@@ -86,12 +95,35 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     ))
 }
 
+/// Checks that this host's exit has no clients, which would be lost.
+///
+/// # Errors
+/// If it has some, or they cannot be read.
+fn check_no_clients(directories: &Directories<'_>) -> anyhow::Result<()> {
+    let path = exit_toml(directories.config);
+    if !is_there(&path)? {
+        return Ok(());
+    }
+    let own = load_clients(&load_exit(&path)?.clients_path(directories.state))?;
+    if own.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "nothing was changed, because this exit has {} of its own, and the fleet's clients would replace them; write them into a file with \
+         `warren exit client export FILE`, run this again with --replace-clients, and when the exit is linked, add them to the fleet with \
+         `warren exit client import FILE`",
+        counted(own.len(), "client")
+    )
+}
+
 /// Names `fleet.toml`, because the ticket was used. Before that, removes the copies that an earlier fleet may have left.
 fn finish(attempt: &Attempt, is_named: bool, directories: &Directories<'_>) -> anyhow::Result<()> {
     if !is_named {
         StateDirectory::new(directories.state).clear()?;
         forget_exits_file(directories)?;
     }
+    // A command that was killed while it wrote the credentials may have left a part of them. This one has the lock.
+    remove_leftovers(&credentials_directory(directories.config));
     attempt.finish()
 }
 

@@ -298,7 +298,11 @@ async fn from_store(
     directories: &Directories<'_>,
     own_fleet: Option<&str>,
 ) -> anyhow::Result<(Vec<Pair>, Connected)> {
-    let fleet = connect(directories.config).await?;
+    let fleet = connect(directories).await?;
+    // A restored store may contain clients that were removed since the backup.
+    if let Some(mismatch) = &fleet.old_store {
+        bail!("{mismatch}");
+    }
     if own_fleet.is_some_and(|own| own != fleet.meta.id) {
         bail!("it has another fleet of the same name");
     }
@@ -320,10 +324,19 @@ async fn take_out(
     if host.is_some() && host != own_host {
         return Ok(" Another host has joined the fleet by this name, and stays in it.".to_owned());
     }
+    let member = in_words(fleet.client.get(fleet.keys.name(&Key::Member(config.exit.clone())), None).await)?;
+    let member = pairs_of(&member).into_iter().next();
+    let has_newer_ticket = granted
+        .as_ref()
+        .is_some_and(|granted| granted.grant.host.is_none() && !granted.grant.ticket.is_empty());
+    if has_newer_ticket && member.is_none() {
+        return Ok(
+            " It was out of the fleet already. The newer ticket for its name is still good.".to_owned()
+        );
+    }
     // If another host joins at this moment, the grant changes and the transaction fails.
     let modified = granted.map_or(0, |granted| granted.modified);
-    let member = in_words(fleet.client.get(fleet.keys.name(&Key::Member(config.exit.clone())), None).await)?;
-    let member = pairs_of(&member).into_iter().next().and_then(|pair| pair.parse::<Member>("exit"));
+    let member = member.and_then(|pair| pair.parse::<Member>("exit"));
     let left = Removed { membership: member.and_then(|member| member.membership), ..Removed::default() };
     let mut transaction = leaving(&fleet.keys, &config.exit, left)?;
     transaction.expected.insert(fleet.keys.grant(&config.exit), Expected::Modified(modified));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use warren_config::storage::LockFile;
 use warren_fleet_link::ExitId;
 use warren_host::directory_of;
@@ -24,6 +24,7 @@ use crate::run::Directories;
 
 /// `warren fleet sign`.
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("change").args(["admit", "remove"]).required(true))]
 pub(crate) struct SignArguments {
     /// The roster's file, such as a copy of /var/lib/warren/exit/roster. It is replaced, or made if it does not exist.
     file: PathBuf,
@@ -31,8 +32,7 @@ pub(crate) struct SignArguments {
     #[arg(long, value_name = "FILE")]
     fleet_key: PathBuf,
     /// Put this exit into the roster, or replace the one of this name.
-    #[arg(long, value_name = "NAME", conflicts_with = "remove", required_unless_present = "remove")]
-    #[arg(requires = "public_key", requires = "endpoint")]
+    #[arg(long, value_name = "NAME", requires = "public_key", requires = "endpoint")]
     admit: Option<String>,
     /// The exit's public key, as `warren status exit` shows it there. May be given twice while it is being rotated.
     #[arg(long, value_name = "KEY")]
@@ -140,7 +140,7 @@ pub(crate) async fn publish(
     arguments: &PublishArguments,
 ) -> anyhow::Result<()> {
     let signed = load(&arguments.file)?;
-    let mut fleet = connect(directories.config).await?;
+    let mut fleet = connect(&directories).await?;
     let stored = read(&mut fleet, directories.state).await?;
     let has = |roster: &SignedRoster, exit: &ExitId| roster.content().exit(exit.as_str()).is_some();
     let is_left_out =

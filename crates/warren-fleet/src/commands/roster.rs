@@ -102,7 +102,7 @@ pub(super) struct Stored {
 /// # Errors
 /// If the exit is not known, has another key, or the roster cannot be signed or stored.
 pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArguments) -> anyhow::Result<()> {
-    let mut fleet = connect(directories.config).await?;
+    let mut fleet = connect(&directories).await?;
     let id = ExitId::try_from(arguments.exit.clone())?;
     let answer = in_words(fleet.client.get(fleet.keys.name(&Key::Member(id.clone())), None).await)?;
     let member = pairs_of(&answer).into_iter().next().and_then(|pair| pair.parse::<Member>("exit"));
@@ -216,7 +216,7 @@ pub(crate) async fn rotate_key(
     directories: Directories<'_>,
     arguments: &RotateKeyArguments,
 ) -> anyhow::Result<()> {
-    let mut fleet = connect(directories.config).await?;
+    let mut fleet = connect(&directories).await?;
     let stored = read_newest(&mut fleet, directories.state, None).await?;
     let old =
         stored.roster.as_ref().context("there is no roster yet; `warren fleet admit` signs the first one")?;

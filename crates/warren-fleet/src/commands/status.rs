@@ -6,12 +6,12 @@ use std::time::{Instant, SystemTime};
 use clap::Args;
 use serde::Serialize;
 use warren_config::counted;
-use warren_fleet_link::{ExitId, ExitState, FleetExit, Pools, StoreCertificate};
+use warren_fleet_link::{ExitId, ExitState, FleetExit, Pools, RemovedExit, StoreCertificate};
 use warren_session::clients::{RowChange, RowId};
 
-use super::{Connected, connect, print, print_json};
+use super::{Connected, connect, print, print_json, warning_of_open_store};
 use crate::certificates::{self, days_left, warning};
-use crate::exits::Exits;
+use crate::exits::{Exits, Removal, lingering};
 use crate::link::read;
 use crate::run::{Directories, HEARTBEAT, SOONEST_HEARTBEAT};
 use crate::store::read_all;
@@ -39,8 +39,12 @@ struct Report {
     invitations: usize,
     removed_keys: usize,
     exits: Vec<Line>,
+    /// Exits that were removed and have not confirmed that they have stopped.
+    removed: Vec<RemovedExit>,
     /// Exits that are not in the fleet but have an etcd user.
     tickets: Vec<Waiting>,
+    /// Whether etcd's user authentication is off.
+    is_open_to_all: bool,
     /// The certificates of the store and its users, as this host sees them.
     certificates: Vec<StoreCertificate>,
 }
@@ -68,7 +72,7 @@ struct Waiting {
 /// # Errors
 /// If the store cannot be reached.
 pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArguments) -> anyhow::Result<()> {
-    let mut fleet = connect(directories.config).await?;
+    let mut fleet = connect(&directories).await?;
     let began = Instant::now();
     let (mut revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
     let mut contents = read(&fleet.keys, None, &pairs);
@@ -86,7 +90,13 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
     let is_unused = |row: &RowChange| matches!(row, RowChange::Invitation { invitation: Some(invitation), .. } if invitation.used_by.is_none());
     let invitations = contents.rows.iter().filter(|(_, row)| is_unused(&row.content)).count();
     let names: Vec<ExitId> = contents.members.keys().cloned().collect();
-    let tickets = tickets(&mut fleet, &names).await?;
+    let is_open = |until: Option<i64>| Removal { until, has_stopped: false }.may_serve(SystemTime::now());
+    let removed: Vec<RemovedExit> = lingering(&contents.removed)
+        .into_iter()
+        .filter(|it| is_open(it.until) && !names.contains(&it.exit))
+        .collect();
+    let known: Vec<&ExitId> = names.iter().chain(removed.iter().map(|it| &it.exit)).collect();
+    let tickets = tickets(&mut fleet, &known).await?;
     let unreadable: Vec<ExitId> = contents
         .members
         .iter()
@@ -104,6 +114,7 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
         has_heard: exit.applied >= changed,
         exit,
     });
+    let open = warning_of_open_store(&fleet.config).await?;
     let report = Report {
         fleet: fleet.config.fleet.clone(),
         pools: fleet.meta.pools.clone(),
@@ -113,10 +124,12 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
         invitations,
         removed_keys: count(|id| matches!(id, RowId::Removed(_))),
         exits: lines.collect(),
+        removed,
         tickets,
+        is_open_to_all: !open.is_empty(),
         certificates: certificates::look(&fleet.config.store.options()?).await,
     };
-    if arguments.json { print_json(&report) } else { print(&text(&report, &waiting, &unreadable)) }
+    if arguments.json { print_json(&report) } else { print(&(text(&report, &waiting, &unreadable) + &open)) }
 }
 
 fn text(report: &Report, waiting: &[ExitId], unreadable: &[ExitId]) -> String {
@@ -154,6 +167,14 @@ fn text(report: &Report, waiting: &[ExitId], unreadable: &[ExitId]) -> String {
         };
         let _ = writeln!(text, "{:width$}  {what}", exit.as_str());
     }
+    for RemovedExit { exit, until } in &report.removed {
+        let how_long = Removal::how_long(*until, SystemTime::now());
+        let _ = writeln!(
+            text,
+            "{:width$}  was removed and has not confirmed that it stops: it may serve {how_long}; stop it on its host, then run `warren fleet remove {exit} --stopped`",
+            exit.as_str()
+        );
+    }
     for Waiting { exit, has_ended } in &report.tickets {
         let what = match has_ended {
             true => format!(
@@ -167,10 +188,10 @@ fn text(report: &Report, waiting: &[ExitId], unreadable: &[ExitId]) -> String {
 }
 
 /// Returns the exits whose tickets have not been used.
-async fn tickets(fleet: &mut Connected, members: &[ExitId]) -> anyhow::Result<Vec<Waiting>> {
+async fn tickets(fleet: &mut Connected, known: &[&ExitId]) -> anyhow::Result<Vec<Waiting>> {
     let mut waiting = Vec::new();
     for users::Granted { exit, grant, .. } in users::unused(&mut fleet.client, &fleet.keys).await? {
-        if !members.contains(&exit) {
+        if !known.contains(&&exit) {
             let has_ended = !users::is_open(&mut fleet.client, &fleet.keys, &grant).await?;
             waiting.push(Waiting { exit, has_ended });
         }
@@ -183,8 +204,10 @@ fn certificate_lines(certificates: &[StoreCertificate], now: SystemTime) -> Stri
     if certificates.is_empty() {
         return String::new();
     }
-    let days =
-        |certificate: &StoreCertificate| format!("{} {}", certificate.name, days_left(certificate, now));
+    let days = |certificate: &StoreCertificate| match days_left(certificate, now) {
+        ..0 => format!("{} has expired", certificate.name),
+        days => format!("{} {days}", certificate.name),
+    };
     let all: Vec<String> = certificates.iter().map(days).collect();
     let soon = certificates.iter().filter_map(|certificate| warning(certificate, now));
     let soon: String = soon.map(|line| format!("WARNING: {line}\n")).collect();
@@ -227,16 +250,20 @@ mod tests {
                 line("asked", ExitState::Serving, true),
                 line("well", ExitState::Serving, false),
             ],
+            removed: vec![RemovedExit { exit: named("lost"), until: None }],
             tickets: vec![
                 Waiting { exit: named("open"), has_ended: false },
                 Waiting { exit: named("late"), has_ended: true },
             ],
+            is_open_to_all: false,
             certificates: Vec::new(),
         };
         let text = text(&report, &[], &[]);
         let of = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
         assert!(of("stale").contains("draining") && of("asked").contains("draining"), "{text}");
         assert!(of("well").contains("serving"), "{text}");
+        let lost = of("lost");
+        assert!(lost.contains("may serve for good") && lost.contains("remove lost --stopped"), "{text}");
         assert!(
             of("open").contains("has not joined") && of("late").contains("warren fleet remove late"),
             "{text}"

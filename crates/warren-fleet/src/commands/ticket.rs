@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -125,8 +125,8 @@ impl Ticket {
             format!("this is not a ticket; a ticket begins with {MARK}, as `warren fleet ticket` prints it")
         })?;
         let damaged = "the ticket is damaged; copy all of what `warren fleet ticket` has printed";
-        let json = URL_SAFE_NO_PAD.decode(rest).context(damaged)?;
-        let ticket: Self = serde_json::from_slice(&json).context(damaged)?;
+        let json = URL_SAFE_NO_PAD.decode(rest).map_err(|_| anyhow!(damaged))?;
+        let ticket: Self = serde_json::from_slice(&json).map_err(|_| anyhow!(damaged))?;
         if !is_fleet_name(&ticket.fleet) {
             bail!("{damaged}");
         }
@@ -155,7 +155,7 @@ const REMOVAL: (Duration, u32) = (Duration::from_millis(200), 25);
 /// # Errors
 /// If the name is taken, or the store cannot be written.
 pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArguments) -> anyhow::Result<()> {
-    let mut fleet = connect(directories.config).await?;
+    let mut fleet = connect(&directories).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
     let own = fleet.config.store.options()?;
     let user = user_name(&fleet.config.fleet, &exit);

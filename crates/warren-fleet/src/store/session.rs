@@ -21,7 +21,7 @@ use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, re
 use crate::exits::Removed;
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
-use crate::membership::confirm_removal;
+use crate::membership::{confirm_removal, get};
 use crate::meta::{Meta, Mismatch, Position, check};
 use crate::recovery::BesideRows;
 use crate::rows::Rows;
@@ -190,7 +190,15 @@ pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<T
 async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>) -> Result<(), Ended> {
     let mut client = setup.options.connect(&setup.endpoint).await?;
     let found = timeout(ANSWER_TIMEOUT, find(&mut client, &setup.keys, &setup.me)).await;
-    let found = found.context("it does not answer")??;
+    let found = match found.context("it does not answer")? {
+        Err(error) if is_denied(&error) => {
+            return Err(match own_removal(&mut client, &setup).await? {
+                Some(removed) => Ended::Refused(Mismatch::Removed { must_stop: true }, Some(removed)),
+                None => error.into(),
+            });
+        }
+        found => found?,
+    };
     let checked = check(setup.keys.name_of_fleet(), setup.position.as_ref(), &found);
     if setup.has_stopped && checked == Err(Mismatch::Removed { must_stop: true }) {
         confirm_removal(&mut client, &setup.keys, &setup.me).await?;
@@ -235,6 +243,31 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
         seen: 0,
     };
     connection.run(watch, commands).await
+}
+
+/// Whether the store has refused the link's user a right.
+fn is_denied(error: &anyhow::Error) -> bool {
+    format!("{error:#}").contains("permission denied")
+}
+
+/// The removal of this exit from its present membership, if its user may read nothing else any more (`users::confine`). Confirms the
+/// removal once the exit has stopped.
+async fn own_removal(client: &mut Client, setup: &Setup) -> anyhow::Result<Option<Removed>> {
+    let key = setup.keys.name(&Key::RemovedExit(setup.me.clone()));
+    let read = timeout(ANSWER_TIMEOUT, get(client, &key)).await.context("it does not answer")?;
+    let pair = match read {
+        // The user was removed.
+        Err(error) if is_denied(&error) => return Ok(None),
+        read => read?,
+    };
+    let own = setup.position.as_ref().and_then(|position| position.membership);
+    // The store cannot be compared with the link's copy, so only the number proves that this is no earlier removal.
+    let is_own = |removed: &Removed| removed.must_stop() && own.is_some() && removed.membership == own;
+    let removed = pair.and_then(|pair| pair.removed()).filter(is_own);
+    if removed.is_some() && setup.has_stopped {
+        confirm_removal(client, &setup.keys, &setup.me).await?;
+    }
+    Ok(removed)
 }
 
 async fn tell(report: &Report, message: FromStore) -> anyhow::Result<()> {

@@ -450,6 +450,120 @@ fn a_removed_exit_stops_before_its_user_is_gone_and_one_that_does_not_hear_is_re
 }
 
 #[test]
+fn a_removed_exit_that_was_cut_off_learns_of_its_removal_and_its_user_can_do_nothing_else() {
+    let fleet = Secure::start();
+    let [a, other] = ["a", "b"].map(|name| fleet.directory.path().join(name));
+    let ticket = fleet.ticket("b");
+    fleet_ok(&other, &["join", ticket.trim()]);
+    let mut exit = Exit::start(&other, "b").ready();
+    fleet.first.store(&[client("anna", key(1)).into()]);
+    exit.wait("the client is known", |seen| (seen.rows.len() == 1).then_some(()));
+    fleet.first.wait("the exit is known", |seen| (seen.exits.len() == 2).then_some(()));
+    exit.stop_link("KILL");
+
+    let said = fleet_ok(&a, &["remove", "b", "--force"]);
+
+    assert!(said.contains("has not confirmed that it stops serving"), "{said}");
+    let listed = fleet_ok(&a, &["status"]);
+    assert!(listed.contains("b     was removed and has not confirmed"), "{listed}");
+    assert!(!listed.contains("authentication is off"), "{listed}");
+    let role = || fleet.store.etcdctl_ok(&["role", "get", "warren-fleet-b"]);
+    // Longer than other links take to look for users that must end.
+    for _ in 0..25 {
+        let rights = role();
+        assert!(rights.contains("/warren/fleet/xr/b") && !rights.contains("prefix"), "{rights}");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    assert!(!fleet.opens("b"), "it may still read the fleet");
+    exit.start_link();
+    exit.wait("it must stop", |seen| match &seen.store {
+        Some(StoreLink::Refused { is_removed: true, .. }) => Some(()),
+        _ => None,
+    });
+    // Once it has confirmed that, it needs its user no longer.
+    let is_gone = || !fleet.store.etcdctl_ok(&["user", "list"]).contains("warren-fleet-b");
+    wait_for("its user is removed", Duration::from_secs(40), || is_gone().then_some(()));
+    assert!(!fleet_ok(&a, &["status"]).contains("was removed"));
+}
+
+/// A small file system of its own, which the test can fill.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mounted_at(path: &Path) -> Self {
+        std::fs::create_dir_all(path).unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=512k", "none"])
+            .arg(path)
+            .status()
+            .unwrap();
+        assert!(mounted.success());
+        Self(path.to_owned())
+    }
+
+    fn fill(&self) {
+        use std::io::Write as _;
+        let mut file = std::fs::File::create(self.0.join("filler")).unwrap();
+        while file.write_all(&[1; 512]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_link_with_a_full_disk_starts_and_its_exit_hears_of_removed_clients() {
+    let fleet = three_exits();
+    let at = fleet.directory.path().join("d");
+    let disk = SmallDisk::mounted_at(&at.join("state"));
+    let mut exit = Exit::further(&fleet.exits[0], &at, "d", &[]).ready();
+    fleet.exits[0].store(&[client("anna", key(1)).into()]);
+    exit.wait("the client is known", |seen| (seen.rows.len() == 1).then_some(()));
+    exit.stop_link("KILL");
+    disk.fill();
+    let full = std::fs::write(at.join("state/probe"), [1; 4096]);
+    assert!(full.is_err(), "the control: nothing can be written");
+    fleet.exits[0].store(&removal("anna", key(1)));
+
+    exit.start_link();
+
+    exit.wait("the removal is known", |seen| {
+        seen.rows.iter().all(|(id, _)| !matches!(id, warren_session::clients::RowId::Client(_))).then_some(())
+    });
+}
+
+#[test]
+fn an_exit_with_clients_of_its_own_joins_only_if_the_operator_says_so() {
+    let fleet = three_exits();
+    let at = fleet.directory.path().join("d");
+    std::fs::create_dir_all(at.join("config")).unwrap();
+    std::fs::create_dir_all(at.join("state/exit")).unwrap();
+    let exit = "[exit]\nprivate_key_file = \"exit.key\"\nendpoint = \"d.example.net\"\n[addresses]\nipv4 = \"10.0.0.0/16\"\n";
+    std::fs::write(at.join("config/exit.toml"), exit).unwrap();
+    std::fs::write(at.join("config/exit.key"), format!("{}\n", key(8))).unwrap();
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(at.join("config/exit.key"), private).unwrap();
+    let clients = format!(
+        "[[client]]\nname = \"own\"\npublic_key = \"{}\"\ncreated = \"2026-01-01T00:00:00Z\"\n",
+        key(9)
+    );
+    std::fs::write(at.join("state/exit/clients.toml"), clients).unwrap();
+    let ticket = fleet_ok(&fleet.exits[0].directory, &["ticket", "d"]);
+
+    let refused = fleet_fails(&at, &["join", ticket.trim()]);
+
+    assert!(refused.contains("this exit has 1 client of its own"), "{refused}");
+    assert!(!at.join("config/fleet.toml").exists() && !at.join("config/fleet").exists());
+    // The control: the ticket is still good.
+    fleet_ok(&at, &["join", ticket.trim(), "--replace-clients"]);
+    let listed = fleet_ok(&fleet.exits[0].directory, &["status"]);
+    assert!(listed.contains("d     has joined") && listed.contains("user authentication is off"), "{listed}");
+}
+
+#[test]
 fn a_removed_exit_that_hears_nothing_counts_as_stopped_only_if_the_operator_says_so() {
     let mut fleet = three_exits();
     let a = fleet.exits[0].directory.clone();
