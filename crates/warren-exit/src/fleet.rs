@@ -521,7 +521,7 @@ impl Fleet {
         sessions.set_clock_wrong(is_wrong);
         if is_wrong && !was_wrong {
             tracing::error!(
-                "this host's clock differs from the fleet's by {} s: no invitation is redeemed here until the clock is right; check this host's time service, such as chrony",
+                "this host's clock differs from the fleet's by {} s: no invitation is redeemed here until the clock is right; check this host's time service, such as chrony, and with only two exits also the other's",
                 offset_ms / 1_000
             );
         } else if was_wrong && !is_wrong {

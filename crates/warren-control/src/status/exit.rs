@@ -56,6 +56,9 @@ pub struct FleetStatus {
     pub stale_in_seconds: Option<f64>,
     /// Whether clients are sent away because the store has not answered for too long.
     pub is_stale: bool,
+    /// Whether the store has said that this exit was removed from the fleet. Clients are then sent away.
+    #[serde(default)]
+    pub is_removed: bool,
     /// Whether clients are sent away for any reason.
     pub is_draining: bool,
     /// Whether an operator has drained the exit, from this exit or another one.

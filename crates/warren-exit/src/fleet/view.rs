@@ -90,6 +90,7 @@ impl Fleet {
             max_staleness_seconds: self.settings.max_staleness.map(|time| time.as_secs()),
             stale_in_seconds: self.serving.left(now).map(|left| left.as_secs_f64()),
             is_stale: self.serving.is_stale(),
+            is_removed: self.serving.is_removed(),
             is_draining: self.serving.state() == ExitState::Draining,
             is_drained_by_operator: self.serving.is_drained(),
             revision: self.revision,

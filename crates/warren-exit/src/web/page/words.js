@@ -52,6 +52,7 @@ export function exitLag(exit) {
 // What is wrong with the fleet, and what that means for clients. Empty if nothing is wrong or there is no fleet.
 export function fleetTrouble(fleet) {
   if (!fleet) return "";
+  if (fleet.is_removed) return "Clients are sent away, because this exit was removed from its fleet.";
   if (fleet.is_stale) return `Clients are sent away until the fleet's store can be used again: ${fleet.reason ?? `it has not answered for ${time(fleet.silent_seconds)}`}.`;
   if (fleet.store !== "reachable") return `The fleet's store does not answer: ${fleet.reason ?? "no reason is known"}. Clients are served, and nobody can be enrolled.`;
   if (fleet.is_clock_wrong) return "This host's clock is wrong, so no invitation is redeemed at this exit.";

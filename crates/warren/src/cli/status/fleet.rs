@@ -6,6 +6,10 @@ use warren_control::status::{FleetExitStatus, FleetStatus};
 
 /// Adds a line about the fleet.
 pub(super) fn add_line(fields: &mut Fields, fleet: &FleetStatus) {
+    if fleet.is_removed {
+        fields.add("fleet", format!("{} was removed from it", fleet.name));
+        return;
+    }
     let store = match fleet.store.as_str() {
         "reachable" => "its store answers".to_owned(),
         "reading" => "the clients are being read from its store".to_owned(),
@@ -26,15 +30,21 @@ pub(super) fn add_trouble(fields: &mut Fields, fleet: &FleetStatus) {
         fields.add("store", reason.clone());
     }
     match fleet.stale_in_seconds {
+        _ if fleet.is_removed => fields.add(
+            "stale",
+            "clients are sent away, because this exit was removed from its fleet; run `warren fleet leave` here, and join again with a new \
+             ticket if it is to come back"
+                .to_owned(),
+        ),
         _ if fleet.is_stale => fields.add(
             "stale",
-            "clients are sent away until the store can be used again (it was away for max_staleness, or this exit was removed)".to_owned(),
+            "clients are sent away until the store can be used again (it was away for max_staleness)".to_owned(),
         ),
         Some(left) if fleet.store != "reachable" => fields
             .add("stale", format!("clients are served for another {}, and no client can enrol", time(left))),
         Some(_) | None => {}
     }
-    if fleet.is_draining && !fleet.is_stale {
+    if fleet.is_draining && !fleet.is_stale && !fleet.is_removed {
         fields.add("draining", "clients are sent to other exits of the fleet".to_owned());
     }
     add_certificates(fields, fleet);
@@ -42,7 +52,7 @@ pub(super) fn add_trouble(fields: &mut Fields, fleet: &FleetStatus) {
         let seconds = fleet.clock_offset_ms / 1_000;
         fields.add(
             "clock",
-            format!("it differs from the fleet's by {seconds} s, so no invitation is redeemed here; check this host's time service"),
+            format!("it differs from the fleet's by {seconds} s, so no invitation is redeemed here; check this host's time service, and with only two exits also the other's"),
         );
     }
 }
@@ -158,6 +168,10 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }
+        let removed =
+            FleetStatus { is_removed: true, is_draining: true, store: "no_link".to_owned(), ..away.clone() };
+        let said = text(&removed);
+        assert!(said.contains("ams1 was removed from it") && said.contains("warren fleet leave"), "{said}");
         let stale = FleetStatus { is_stale: true, is_draining: true, stale_in_seconds: Some(0.0), ..away };
         let said = text(&stale);
         assert!(said.contains("clients are sent away until the store can be used again"), "{said}");
