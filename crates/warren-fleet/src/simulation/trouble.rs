@@ -32,7 +32,7 @@ pub(super) enum Trouble {
 impl Trouble {
     /// `are_exits_removed`: whether operators also remove exits.
     pub(super) fn draw(random: &mut Random, are_exits_removed: bool) -> Self {
-        match random.below(if are_exits_removed { 43 } else { 38 }) {
+        match random.below(if are_exits_removed { 44 } else { 39 }) {
             0..=7 => Self::Invite,
             8..=10 => Self::Add,
             11..=15 => Self::Remove,
@@ -43,9 +43,9 @@ impl Trouble {
             27..=28 => Self::RestartExit,
             29..=30 => Self::Compact,
             31..=32 => Self::BackUp,
-            33 => Self::Restore,
-            34..=37 => Self::Move,
-            38..=40 => Self::RemoveExit,
+            33..=34 => Self::Restore,
+            35..=38 => Self::Move,
+            39..=41 => Self::RemoveExit,
             _ => Self::JoinAgain,
         }
     }

@@ -326,6 +326,10 @@ impl World {
 
     /// Stops etcd, and starts it again with an old backup. After a while, an operator recovers the store.
     pub(super) fn restore(&mut self, random: &mut Random) {
+        // A link that has not read the store yet cannot notice an old backup (docs/fleet.md).
+        if self.sites.iter().any(|site| site.disk.is_none()) {
+            return;
+        }
         let Some(backup) = self.backup.take() else { return };
         self.let_copies_age(random);
         self.is_recovering = true;
