@@ -68,7 +68,7 @@ async fn connect(directories: &Directories<'_>) -> anyhow::Result<Connected> {
     })
     .await?;
     // Without a copy on this host, or the right to read it, there is nothing to compare.
-    if let Ok(Some(position)) = StateDirectory::new(directories.state).load_position() {
+    if let Ok(Some(position)) = StateDirectory::new(directories.state).newest_position() {
         let found = find(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
         match check(&fleet.config.fleet, Some(&position), &found) {
             Err(mismatch) if mismatch.is_old_store() => {

@@ -59,7 +59,8 @@ pub(crate) async fn put_back(
     Ok(())
 }
 
-/// Confirms in the store that a removed exit stops serving. Returns whether this was not known yet.
+/// Confirms in the store that a removed exit stops serving. Returns whether this was not known yet. `own`: the number of the membership
+/// that has ended, if it is known. The removal of another one is left alone.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -67,10 +68,13 @@ pub(crate) async fn confirm_removal(
     store: &mut impl Transact,
     keys: &Keys,
     exit: &ExitId,
+    own: Option<u64>,
 ) -> anyhow::Result<bool> {
     let key = keys.name(&Key::RemovedExit(exit.clone()));
     let Some(pair) = get(store, &key).await? else { return Ok(false) };
-    let Some(removed) = pair.removed() else { return Ok(false) };
+    let Some(removed) = pair.removed().filter(|removed| !removed.is_of_another(own)) else {
+        return Ok(false);
+    };
     let Some(removal) = removed.removal.filter(|removal| !removal.has_stopped) else { return Ok(false) };
     let stopped = Removed { removal: Some(Removal { has_stopped: true, ..removal }), ..removed };
     // The exit may join again in the meantime.

@@ -156,6 +156,14 @@ struct Disk {
     saved: Instant,
 }
 
+impl Disk {
+    /// Whether the latest save has succeeded. An exit that could forget its removal must not confirm it.
+    fn is_saved(&self) -> bool {
+        let is_saving = self.saving.as_ref().is_some_and(|saving| !saving.is_finished());
+        !is_saving && !self.has_failed.load(Ordering::Relaxed)
+    }
+}
+
 /// The connections to the store, one member after the other.
 struct StoreConnection {
     commands: Option<mpsc::Sender<ToStore>>,
@@ -439,7 +447,7 @@ impl Runner {
             revision: self.history.live_from(&self.link),
             rows,
             beside_rows: self.link.beside_rows(),
-            has_stopped: self.link.has_stopped(),
+            has_stopped: self.link.has_stopped() && self.disk.is_saved(),
             lease: Arc::clone(&self.lease),
             answered: Arc::clone(&self.answered),
         };

@@ -234,7 +234,25 @@ impl StateDirectory {
         Ok(Some(snapshot))
     }
 
-    pub(crate) fn load_position(&self) -> anyhow::Result<Option<Position>> {
+    /// The newest position on this disk, without reading all of the copy. `None` if there is none.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub(crate) fn newest_position(&self) -> anyhow::Result<Option<Position>> {
+        use std::io::BufRead as _;
+        let order = |position: &Position| (position.epoch, position.revision, position.own);
+        let of_copy = match std::fs::File::open(self.snapshot()) {
+            Err(error) if is_absent(&error) => None,
+            file => {
+                let mut first = String::new();
+                io::BufReader::new(file?).read_line(&mut first)?;
+                Some(serde_json::from_str::<Head>(&first)?.position)
+            }
+        };
+        Ok(of_copy.into_iter().chain(self.load_position()?).max_by_key(order))
+    }
+
+    fn load_position(&self) -> anyhow::Result<Option<Position>> {
         match std::fs::read(self.position()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             read => {

@@ -57,10 +57,10 @@ pub(crate) async fn add(
     name: &str,
     password: Option<&str>,
 ) -> anyhow::Result<()> {
+    // The user of an earlier ticket goes first. Otherwise it would get the rights of the new one.
+    unless(auth.user_delete(name).await, "user name not found")?;
     let _: Option<RoleAddResponse> = unless(auth.role_add(name).await, "already exists")?;
     in_words(auth.role_grant_permission(name, Permission::read_write(keys.prefix()).with_prefix()).await)?;
-    // Removes the user of an earlier ticket, whose password is no longer needed.
-    let _ = auth.user_delete(name).await;
     let options = password.is_none().then(|| UserAddOptions::new().with_no_pwd());
     in_words(auth.user_add(name, password.unwrap_or_default(), options).await)?;
     in_words(auth.user_grant_role(name, name).await)?;
@@ -115,11 +115,11 @@ pub(crate) async fn confine(client: &Client, keys: &Keys, exit: &ExitId) -> anyh
     is_there(client, &name).await
 }
 
-/// Whether a user is confined already.
+/// Whether a user has no other rights already. Without its role, it has none.
 async fn is_confined(client: &Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
     let removal = keys.name(&Key::RemovedExit(exit.clone()));
     let held = rights(&mut client.auth_client(), &user_name(keys.name_of_fleet(), exit)).await?;
-    Ok(held.is_some_and(|held| held.iter().all(|right| is_for(right, &removal))))
+    Ok(held.is_none_or(|held| held.iter().all(|right| is_for(right, &removal))))
 }
 
 /// The rights of a role. `None` if it does not exist.
@@ -211,7 +211,7 @@ pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> 
     // The user is looked up before anything is written, because most links may not remove users.
     is_there(client, &name).await?;
     let key = keys.grant(&granted.exit);
-    let is_kept = granted.grant.ticket.is_empty() && may_learn(client, keys, &granted.exit).await?;
+    let is_kept = may_learn(client, keys, &granted.exit).await?;
     if is_kept && is_confined(client, keys, &granted.exit).await? {
         return Ok(false);
     }
@@ -326,8 +326,12 @@ async fn sweep(
     for granted in due {
         match end(client, keys, granted).await {
             Ok(true) => tracing::info!(
-                "the ticket of {} has ended and nobody has used it, so its etcd user is removed",
-                granted.exit
+                "the etcd user of {} is removed, because {}",
+                granted.exit,
+                match granted.grant.ticket.is_empty() {
+                    true => "the exit is out of the fleet",
+                    false => "its ticket has ended and nobody has used it",
+                }
             ),
             Ok(false) => {}
             // Another link may have the right. The operator also sees the user in `warren fleet status`.

@@ -74,8 +74,8 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
     print(&format!("{exit} {what}{when}.\n"))
 }
 
-/// Removes an exit from the fleet, or the tickets of an exit that has not joined. In both cases, also removes the exit's etcd
-/// user. Before that, a live exit has a moment to learn of its removal, so that it stops serving.
+/// Removes an exit from the fleet, or the tickets of an exit that has not joined. A live exit has a moment to confirm that it stops
+/// serving. Then its etcd user is removed. If it has not confirmed that, the user is only confined.
 ///
 /// # Errors If the fleet has no such exit, the exit is alive and `--force` is missing, or its user may not be removed. Then nothing
 /// is changed.
@@ -106,7 +106,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let roster = store_roster(&mut fleet, &exit, in_roster).await.with_context(|| {
         format!("{exit} is out of the fleet{serving}. It is still in the roster, so run this again")
     })?;
-    let had_user = match end_user(&fleet, &exit, may_serve, &arguments.admin).await {
+    let had_user = match end_user(&mut fleet, &exit, &arguments.admin).await {
         Err(_) if !is_known => false,
         removed => removed.with_context(|| {
             format!(
@@ -127,7 +127,8 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         }
         (false, false) => format!("{exit} is not in the fleet.\n"),
     };
-    print(&format!("{what}{roster}"))
+    let access = if may_serve { access_left(&fleet, &exit, had_user).await? } else { String::new() };
+    print(&format!("{what}{access}{roster}"))
 }
 
 /// Whether this host is the exit. A machine of the operator may have a `fleet.toml` with the same name.
@@ -191,7 +192,7 @@ async fn left_serving(
     says_stopped: bool,
     may_confirm: bool,
 ) -> anyhow::Result<Left> {
-    if says_stopped && confirm_removal(&mut fleet.client, &fleet.keys, exit).await? {
+    if says_stopped && confirm_removal(&mut fleet.client, &fleet.keys, exit, None).await? {
         let clause = ", and counts as stopped from now on".to_owned();
         return Ok(Left { clause, may_serve: false });
     }
@@ -211,8 +212,8 @@ async fn left_serving(
         let how_long = Removal::how_long(removal.until, SystemTime::now());
         let clause = format!(
             ", but it has not confirmed that it stops serving. If it still runs, it may serve the fleet's clients {how_long}, even clients \
-             that you remove now. It stops as soon as it reaches the store; its etcd user can do nothing else there. Or stop it on its host, \
-             and then run `warren fleet remove {exit} --stopped`, so that it no longer counts as serving"
+             that you remove now. Stop it on its host, and then run `warren fleet remove {exit} --stopped`, so that it no longer counts as \
+             serving"
         );
         return Ok(Left { clause, may_serve: true });
     }
@@ -238,15 +239,29 @@ async fn store_roster(fleet: &mut Connected, exit: &ExitId, in_roster: InRoster)
 
 /// Removes the etcd user of an exit that is not in the fleet. If the exit may still serve, the user stays, so that the exit learns of
 /// its removal, and has no other right. Returns whether there was a user.
-async fn end_user(
-    fleet: &Connected,
-    exit: &ExitId,
-    may_serve: bool,
-    admin: &AdminArguments,
-) -> anyhow::Result<bool> {
+async fn end_user(fleet: &mut Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<bool> {
     let mut client = admin.connect(fleet).await?;
-    match may_serve {
-        true => users::confine(&client, &fleet.keys, exit).await,
-        false => users::remove_of(&mut client, &fleet.keys, exit).await,
+    match users::granted(&mut fleet.client, &fleet.keys, exit).await? {
+        None => users::remove_of(&mut client, &fleet.keys, exit).await,
+        // Somebody else has made a new ticket in the meantime, and a host may have joined with it.
+        Some(granted) if granted.grant.host.is_some() => Ok(true),
+        Some(granted) => {
+            let was_there = users::is_there(&client, &user_name(&fleet.config.fleet, exit)).await?;
+            users::end(&mut client, &fleet.keys, &granted).await?;
+            Ok(was_there)
+        }
     }
+}
+
+/// What a removed exit that has not heard of it can still do in the store, as a sentence.
+async fn access_left(fleet: &Connected, exit: &ExitId, had_user: bool) -> anyhow::Result<String> {
+    let is_confined = had_user && !fleet.config.store.options()?.is_open_to_all().await;
+    Ok(match is_confined {
+        true => format!(
+            "{exit} stops as soon as it reaches the store. Its etcd user can do nothing else there.\n"
+        ),
+        false => {
+            format!("{exit} can still use the store, because it does not use an etcd user of its own.\n")
+        }
+    })
 }

@@ -13,7 +13,7 @@ use clap::Args;
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 use serde::Serialize;
 use tokio::time::timeout;
-use warren_config::storage::remove_leftovers;
+use warren_config::storage::{remove_abandoned, remove_leftovers};
 use warren_config::{counted, load_clients, load_exit};
 use warren_fleet_link::{ExitId, Pools};
 
@@ -105,14 +105,16 @@ fn check_no_clients(directories: &Directories<'_>) -> anyhow::Result<()> {
         return Ok(());
     }
     let own = load_clients(&load_exit(&path)?.clients_path(directories.state))?;
-    if own.is_empty() {
+    let open = own.open_invitations(SystemTime::now()).len();
+    if own.is_empty() && open == 0 {
         return Ok(());
     }
     bail!(
-        "nothing was changed, because this exit has {} of its own, and the fleet's clients would replace them; write them into a file with \
-         `warren exit client export FILE`, run this again with --replace-clients, and when the exit is linked, add them to the fleet with \
-         `warren exit client import FILE`",
-        counted(own.len(), "client")
+        "nothing was changed, because this exit has {} and {} of its own, and the fleet's would replace them; write the clients into a file \
+         with `warren exit client export FILE`, run this again with --replace-clients, and when the exit is linked, add them to the fleet \
+         with `warren exit client import FILE`; make the invitations again",
+        counted(own.len(), "client"),
+        counted(open, "open invitation")
     )
 }
 
@@ -124,6 +126,7 @@ fn finish(attempt: &Attempt, is_named: bool, directories: &Directories<'_>) -> a
     }
     // A command that was killed while it wrote the credentials may have left a part of them. This one has the lock.
     remove_leftovers(&credentials_directory(directories.config));
+    remove_abandoned(directories.config);
     attempt.finish()
 }
 

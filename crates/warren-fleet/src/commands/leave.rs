@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use etcd_client::GetOptions;
 use serde::{Deserialize, Serialize};
-use warren_config::storage::{create_new, write_atomic};
+use warren_config::storage::{create_new, remove_abandoned, write_atomic};
 use warren_config::{clients_text, counted, load_clients, load_exit};
 use warren_host::durable_file::{remove, rename};
 use warren_session::PublicKey;
@@ -261,6 +261,7 @@ fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
     remove(&roster).with_context(|| format!("{} cannot be removed", roster.display()))?;
     forget_exits_file(directories)?;
     let secrets = forget_credentials(directories.config, &config.store)?;
+    remove_abandoned(directories.config);
     reached("credentials forgotten");
     if !is_named {
         rename(&half, &left).with_context(|| format!("{} cannot be renamed", half.display()))?;

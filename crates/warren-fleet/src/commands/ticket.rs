@@ -18,8 +18,9 @@ use super::{Connected, connect, print};
 use crate::certificates::common_name;
 use crate::config::{StoreConfig, read_identity, read_text};
 use crate::keys::{Key, Keys, is_fleet_name};
+use crate::link::Pair;
 use crate::run::{Directories, random_name};
-use crate::store::{StoreOptions, has_found, in_words};
+use crate::store::{StoreOptions, has_found, in_words, pairs_of};
 use crate::users::{self, Grant, user_name};
 
 /// The beginning of every ticket.
@@ -165,8 +166,11 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         let new = StoreOptions { identity: identity.clone(), user: None, certificate_name, ..own.clone() };
         new.connect_any().await.context("the ticket would not work, so none was made")?;
     }
+    check_stopped(&mut fleet, &exit).await?;
     let mut admin = arguments.admin.connect(&fleet).await?;
-    if identity.is_some() && was_used(&mut fleet, &exit).await? {
+    let is_member = Key::Member(exit.clone());
+    let is_member = !in_words(fleet.client.get(fleet.keys.name(&is_member), None).await)?.kvs().is_empty();
+    if !is_member && identity.is_some() && was_used(&mut fleet, &exit).await? {
         tracing::warn!(
             "{exit} has been an exit or had a ticket before, and every certificate that was made for {user} opens the store again from now on; \
              if another host may still have one, run `warren fleet remove {exit}` now, and choose another name"
@@ -189,10 +193,27 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         Ok(made) => ticket.user = made,
         Err(error) => {
             in_words(fleet.client.delete(ticket.key(&fleet.keys), None).await)?;
+            // Without the right to make users, there is no user to remove.
+            if format!("{error:#}").contains("permission denied") {
+                in_words(fleet.client.delete(fleet.keys.grant(&ticket.exit), None).await)?;
+            }
             return Err(error);
         }
     }
     print(&format!("{}\n", ticket.text()?))
+}
+
+/// Refuses the name of a removed exit that may still serve. With a new exit of that name, nobody would see the removed one.
+async fn check_stopped(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<()> {
+    let found = in_words(fleet.client.get(fleet.keys.name(&Key::RemovedExit(exit.clone())), None).await)?;
+    let removal = pairs_of(&found).first().and_then(Pair::removed).and_then(|removed| removed.removal);
+    if removal.is_some_and(|removal| removal.may_serve(SystemTime::now())) {
+        bail!(
+            "{exit} was removed and has not confirmed that it stops, so it may still serve; stop it on its host and run `warren fleet remove \
+             {exit} --stopped`, or choose another name"
+        );
+    }
+    Ok(())
 }
 
 /// Whether an exit of this name was removed or has left, or an earlier ticket for it was made.

@@ -201,7 +201,8 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     };
     let checked = check(setup.keys.name_of_fleet(), setup.position.as_ref(), &found);
     if setup.has_stopped && checked == Err(Mismatch::Removed { must_stop: true }) {
-        confirm_removal(&mut client, &setup.keys, &setup.me).await?;
+        let own = setup.position.as_ref().and_then(|position| position.membership);
+        confirm_removal(&mut client, &setup.keys, &setup.me, own).await?;
     }
     let (meta, is_recovered) = checked.map_err(|mismatch| Ended::Refused(mismatch, found.removed))?;
     if is_recovered {
@@ -261,11 +262,10 @@ async fn own_removal(client: &mut Client, setup: &Setup) -> anyhow::Result<Optio
         read => read?,
     };
     let own = setup.position.as_ref().and_then(|position| position.membership);
-    // The store cannot be compared with the link's copy, so only the number proves that this is no earlier removal.
-    let is_own = |removed: &Removed| removed.must_stop() && own.is_some() && removed.membership == own;
+    let is_own = |removed: &Removed| removed.must_stop() && !removed.is_of_another(own);
     let removed = pair.and_then(|pair| pair.removed()).filter(is_own);
     if removed.is_some() && setup.has_stopped {
-        confirm_removal(client, &setup.keys, &setup.me).await?;
+        confirm_removal(client, &setup.keys, &setup.me, own).await?;
     }
     Ok(removed)
 }

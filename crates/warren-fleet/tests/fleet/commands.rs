@@ -555,7 +555,7 @@ fn an_exit_with_clients_of_its_own_joins_only_if_the_operator_says_so() {
 
     let refused = fleet_fails(&at, &["join", ticket.trim()]);
 
-    assert!(refused.contains("this exit has 1 client of its own"), "{refused}");
+    assert!(refused.contains("this exit has 1 client and 0 open invitations of its own"), "{refused}");
     assert!(!at.join("config/fleet.toml").exists() && !at.join("config/fleet").exists());
     // The control: the ticket is still good.
     fleet_ok(&at, &["join", ticket.trim(), "--replace-clients"]);
@@ -596,7 +596,11 @@ fn a_host_whose_name_another_host_has_taken_stops_when_it_hears_of_that() {
     fleet.exits[0].wait("all are known", |seen| (seen.exits.len() == 3).then_some(()));
     // Host c is away while it is removed and another host joins by its name.
     fleet.exits[2].stop_link("KILL");
-    fleet_ok(&fleet.exits[0].directory, &["remove", "c", "--force"]);
+    let first = fleet.exits[0].directory.clone();
+    fleet_ok(&first, &["remove", "c", "--force"]);
+    let refused = fleet_fails(&first, &["ticket", "c"]);
+    assert!(refused.contains("c was removed and has not confirmed that it stops"), "{refused}");
+    fleet_ok(&first, &["remove", "c", "--stopped"]);
     let again = Exit::further(&fleet.exits[0], &fleet.directory.path().join("e"), "c", &[]).ready();
     fleet.exits[2].start_link();
     fleet.exits[2].wait("it hears of that", |seen| match &seen.store {
