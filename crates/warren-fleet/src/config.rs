@@ -211,6 +211,11 @@ pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// Returns the path of the exit's configuration.
+pub(crate) fn exit_toml(directory: &Path) -> PathBuf {
+    directory.join("exit.toml")
+}
+
 /// Whether a file exists.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
@@ -16,7 +16,7 @@ use warren_session::clients::ClientRegistry;
 use super::attempt::check_not_joining;
 use super::files::{forget_exits_file, lock, write_config};
 use super::{print, warning_of_open_store};
-use crate::config::{FleetConfig, StoreConfig, is_there};
+use crate::config::{FleetConfig, StoreConfig, exit_toml, is_there};
 use crate::exits::Member;
 use crate::keys::{Key, Keys, is_fleet_name};
 use crate::link::{Pair, Transaction, pools_text, rows_of};
@@ -366,11 +366,6 @@ impl Transact for Begun {
         transaction.expected.insert(self.keys.name(&Key::Meta), Expected::Modified(self.revision));
         self.client.transact(&transaction).await
     }
-}
-
-/// Returns the path of the exit's configuration.
-pub(crate) fn exit_toml(directory: &Path) -> PathBuf {
-    directory.join("exit.toml")
 }
 
 #[cfg(test)]

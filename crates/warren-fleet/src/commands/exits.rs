@@ -8,11 +8,10 @@ use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_fleet_link::ExitId;
 
-use super::begin::exit_toml;
 use super::roster::{self, InRoster};
 use super::ticket::AdminArguments;
 use super::{Connected, connect, print};
-use crate::config::is_there;
+use crate::config::{exit_toml, is_there};
 use crate::exits::Removal;
 use crate::keys::Key;
 use crate::link::Pair;

@@ -10,8 +10,7 @@ use warren_config::load_exit;
 use warren_config::storage::{LockFile, make_directory};
 use warren_host::durable_file::{Owner, Unfinished, remove, remove_leftovers, replace};
 
-use super::begin::exit_toml;
-use crate::config::{FleetConfig, StoreConfig, is_there};
+use crate::config::{FleetConfig, StoreConfig, exit_toml, is_there};
 use crate::run::Directories;
 
 /// The file beside the credentials that says with which ticket this host joins.

@@ -18,11 +18,10 @@ use warren_config::{counted, load_clients, load_exit};
 use warren_fleet_link::{ExitId, Pools};
 
 use super::attempt::{Attempt, Files};
-use super::begin::exit_toml;
 use super::files::{credentials_directory, forget_exits_file, lock};
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
-use crate::config::{FleetConfig, is_absent, is_there};
+use crate::config::{FleetConfig, exit_toml, is_absent, is_there};
 use crate::exits::Member;
 use crate::keys::{Key, Keys};
 use crate::link::pools_text;

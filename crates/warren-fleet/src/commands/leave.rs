@@ -22,10 +22,9 @@ use warren_session::PublicKey;
 use warren_session::clients::{ClientRegistry, RowChange, RowId};
 
 use super::attempt::host_of_join;
-use super::begin::exit_toml;
 use super::files::{forget_credentials, forget_exits_file, lock, owed_changes, write};
 use super::{Connected, connect, print, roster};
-use crate::config::{FleetConfig, is_absent, is_there};
+use crate::config::{FleetConfig, exit_toml, is_absent, is_there};
 use crate::exits::{Member, Removed};
 use crate::keys::Key;
 use crate::link::{Pair, rows_of};
