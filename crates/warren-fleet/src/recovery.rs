@@ -298,14 +298,17 @@ pub(crate) fn without_lease(row: &RowChange) -> Option<RowChange> {
 pub(crate) struct ExitsInStore {
     /// The exits of the fleet, each with the revision at which it joined.
     pub(crate) members: BTreeMap<ExitId, i64>,
+    /// The revisions of their values.
+    written: BTreeMap<ExitId, i64>,
     /// The numbers of their memberships, as far as they are known.
     pub(crate) memberships: BTreeMap<ExitId, u64>,
     pub(crate) removed: BTreeMap<ExitId, Removed>,
 }
 
 impl ExitsInStore {
-    /// Records an exit of the fleet.
-    pub(crate) fn add(&mut self, exit: ExitId, joined: i64, member: Option<Member>) {
+    /// Records an exit of the fleet, with the revisions at which it joined and at which its value was written.
+    pub(crate) fn add(&mut self, exit: ExitId, (joined, written): (i64, i64), member: Option<Member>) {
+        self.written.insert(exit.clone(), written);
         let membership = member.and_then(|member| member.membership);
         self.memberships.extend(membership.map(|number| (exit.clone(), number)));
         self.members.insert(exit, joined);
@@ -313,6 +316,10 @@ impl ExitsInStore {
 
     fn membership(&self, exit: &ExitId) -> Option<u64> {
         self.memberships.get(exit).copied()
+    }
+
+    fn is_written_after(&self, exit: &ExitId, basis: Basis) -> bool {
+        self.written.get(exit).is_some_and(|written| *written > basis.recovered)
     }
 }
 
@@ -399,7 +406,7 @@ pub(crate) fn exits(
 }
 
 /// Returns the exits that the copy lists as removed, if the store does not or has an earlier removal. An exit that has joined again
-/// since its removal stays.
+/// since its removal stays, also if it has come back with its new membership before this copy.
 pub(crate) fn removed_exits(
     removed: &BTreeMap<ExitId, Removed>,
     store: &ExitsInStore,
@@ -408,6 +415,11 @@ pub(crate) fn removed_exits(
     let is_unknown = |exit: &ExitId, copied: &Removed| match store.members.get(exit) {
         // The exit itself has come back with its own copy.
         Some(_) if copied.membership.is_some() && copied.membership == store.membership(exit) => true,
+        // A value that was written after the recovery is the exit's own. If it replaced that of an earlier membership in the backup, the
+        // key is as old as the backup's.
+        Some(_) if copied.is_of_another(store.membership(exit)) && store.is_written_after(exit, basis) => {
+            false
+        }
         Some(joined) => basis.knew(*joined),
         None => store
             .removed

@@ -285,10 +285,18 @@ fn an_exit_whose_own_copy_lacks_its_removal_is_removed_by_another_copy() {
     let basis = Basis::of_link(&position, &meta, &found);
     // The exit has come back after the recovery began.
     let mut store = ExitsInStore::default();
-    store.add(id("b"), 70, Some(Member { membership: Some(2), ..Member::default() }));
+    let joined_again = Some(Member { membership: Some(2), ..Member::default() });
+    store.add(id("b"), (70, 70), joined_again.clone());
     assert!(removed_exits(&copied(Some(2)), &store, basis).contains(&id("b")));
     // The control: it has joined again since.
     assert!(removed_exits(&copied(Some(1)), &store, basis).is_empty());
+    // It had an earlier membership in the backup, and its own copy has put the present one in that one's place.
+    store.add(id("b"), (40, 70), joined_again.clone());
+    assert!(removed_exits(&copied(Some(1)), &store, basis).is_empty());
+    assert!(removed_exits(&copied(Some(2)), &store, basis).contains(&id("b")));
+    // It has not come back yet, so the backup's membership may be any earlier one.
+    store.add(id("b"), (40, 45), joined_again);
+    assert!(removed_exits(&copied(Some(1)), &store, basis).contains(&id("b")));
 }
 
 #[test]
