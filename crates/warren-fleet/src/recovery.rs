@@ -12,9 +12,11 @@ use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RowChange, RowId};
 
 use crate::exits::{Member, Removed};
+use crate::keys::{Key, Keys};
 use crate::meta::{Found, Meta, Mismatch, Position, Recovery};
 use crate::planted::{Bug, is_planted};
 use crate::rows::{Claim, Rows};
+use crate::transaction::Expected;
 
 /// What a link's copy contains besides its rows.
 #[derive(Clone, Debug, Default)]
@@ -316,6 +318,15 @@ impl ExitsInStore {
 
     fn membership(&self, exit: &ExitId) -> Option<u64> {
         self.memberships.get(exit).copied()
+    }
+
+    /// The state in which this exit was found, for a transaction that takes it out.
+    pub(crate) fn expected(&self, keys: &Keys, exit: &ExitId) -> [(String, Expected); 2] {
+        let (member, removed) = (self.written.get(exit), self.removed.get(exit).map(|removed| removed.at));
+        [
+            (keys.name(&Key::Member(exit.clone())), Expected::Modified(member.copied().unwrap_or(0))),
+            (keys.name(&Key::RemovedExit(exit.clone())), Expected::Modified(removed.unwrap_or(0))),
+        ]
     }
 
     fn is_written_after(&self, exit: &ExitId, basis: Basis) -> bool {

@@ -8,7 +8,7 @@ use super::{ReadExits, Transact};
 use crate::keys::Keys;
 use crate::membership::put_back;
 use crate::meta::{Found, Meta, Mismatch, Position};
-use crate::recovery::{Basis, BesideRows, removed_exits};
+use crate::recovery::{Basis, BesideRows, ExitChanges, ExitsInStore, removed_exits};
 use crate::rows::Rows;
 
 /// A link that comes back, with its copy.
@@ -53,8 +53,11 @@ pub(crate) async fn replay(
         return Ok(Err(replaced));
     }
     let (brought, stored) = bring_back(store, keys, rows, basis).await?;
-    let removed = removed_exits(&beside.removed, &store.exits(keys).await?, basis);
-    remove_exits(store, keys, &removed).await?;
+    let decide = |found: &ExitsInStore| ExitChanges {
+        removed: removed_exits(&beside.removed, found, basis),
+        ..ExitChanges::default()
+    };
+    let removed = remove_exits(store, keys, decide).await?.removed;
     let rosters: Vec<_> = beside.roster.iter().cloned().collect();
     let roster = bring_back_roster(store, keys, &rosters).await?;
     if removed.contains(me) {
