@@ -342,6 +342,11 @@ impl Removed {
         self.removal.is_some()
     }
 
+    /// Whether the exit has confirmed that it stops.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.removal.is_some_and(|removal| removal.has_stopped)
+    }
+
     /// Whether this is another removal, or says something else about the same one.
     pub(crate) fn differs_from(&self, other: &Self) -> bool {
         (self.removal, self.membership) != (other.removal, other.membership)

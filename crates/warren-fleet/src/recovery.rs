@@ -432,10 +432,14 @@ pub(crate) fn removed_exits(
             false
         }
         Some(joined) => basis.knew(*joined),
-        None => store
-            .removed
-            .get(exit)
-            .is_none_or(|stored| copied.differs_from(stored) && basis.wins(copied.at, stored.at)),
+        None => store.removed.get(exit).is_none_or(|stored| {
+            // An exit that has confirmed its removal has stopped, whichever value is newer.
+            let is_same = copied.membership.is_some() && copied.membership == stored.membership;
+            match (copied.has_stopped(), stored.has_stopped()) {
+                (copied, stored) if is_same && copied != stored => copied,
+                _ => copied.differs_from(stored) && basis.wins(copied.at, stored.at),
+            }
+        }),
     };
     let news = removed.iter().filter(|(exit, copied)| basis.is_news(copied.at) && is_unknown(exit, copied));
     news.map(|(exit, copied)| (exit.clone(), *copied)).collect()

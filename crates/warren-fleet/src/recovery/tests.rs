@@ -238,6 +238,34 @@ fn a_removal_keeps_its_force_in_a_recovery() {
 }
 
 #[test]
+fn an_exit_that_has_confirmed_its_removal_counts_as_stopped_whichever_copy_returns_last() {
+    let e = || ExitId::try_from("e".to_owned()).unwrap();
+    let removed = |at, membership, has_stopped| {
+        let removal = Some(Removal { until: None, has_stopped });
+        Removed { removal, membership: Some(membership), ..left(at) }
+    };
+    let meta = Meta {
+        recoveries: vec![Recovery { epoch: 1, revision: 100, store: 50 }],
+        epoch: 2,
+        ..crate::link::tests::meta()
+    };
+    let position = Position { epoch: 1, revision: 130, ..Position::default() };
+    let found = Found { began: 60, ..crate::returned::tests::found() };
+    let basis = Basis::of_link(&position, &meta, &found);
+    let is_written = |copied: Removed, stored: Removed| {
+        let store = ExitsInStore { removed: [(e(), stored)].into(), ..ExitsInStore::default() };
+        !removed_exits(&[(e(), copied)].into(), &store, basis).is_empty()
+    };
+    // Another link has already repeated the removal, after the recovery.
+    assert!(is_written(removed(120, 1, true), removed(70, 1, false)));
+    // The recovery itself has written the confirmation.
+    assert!(!is_written(removed(120, 1, false), removed(55, 1, true)));
+    // The controls: these are removals of two memberships, and the later value counts.
+    assert!(!is_written(removed(120, 2, true), removed(70, 1, false)));
+    assert!(is_written(removed(120, 2, false), removed(55, 1, true)));
+}
+
+#[test]
 fn an_exit_that_joined_again_after_the_removal_in_the_backup_is_put_back() {
     let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
     let member = |membership| Some(Member { membership, ..Member::default() });
