@@ -30,9 +30,9 @@ pub(crate) struct BesideRows {
 
 impl BesideRows {
     /// Returns why the link's own exit is not in the recovered store. The exit must stop serving only if this copy has its removal,
-    /// because then the store itself has said so.
-    pub(crate) fn absence(&self, me: &ExitId) -> Mismatch {
-        match self.removed.get(me) {
+    /// because then the store itself has said so. `own`: the number of its membership.
+    pub(crate) fn absence(&self, me: &ExitId, own: Option<u64>) -> Mismatch {
+        match self.removed.get(me).filter(|removed| !removed.is_of_another(own)) {
             Some(removed) => Mismatch::Removed { must_stop: removed.must_stop() },
             None => Mismatch::NotMember,
         }

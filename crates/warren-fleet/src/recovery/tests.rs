@@ -330,14 +330,20 @@ fn an_exit_whose_own_copy_lacks_its_removal_is_removed_by_another_copy() {
 #[test]
 fn an_exit_that_is_not_in_a_recovered_store_stops_only_if_its_copy_has_its_removal() {
     let me = ExitId::try_from("a".to_owned()).unwrap();
-    let absence = |removed: Option<Removed>| {
+    let absence_of = |removed: Option<Removed>, own| {
         let removed = removed.map(|removed| (me.clone(), removed)).into_iter().collect();
-        BesideRows { removed, ..BesideRows::default() }.absence(&me)
+        BesideRows { removed, ..BesideRows::default() }.absence(&me, own)
     };
+    let absence = |removed| absence_of(removed, Some(2));
     assert_eq!(absence(None), Mismatch::NotMember);
     assert_eq!(absence(Some(left(5))), Mismatch::Removed { must_stop: false });
     let removed = Removed { removal: Some(Removal::default()), ..left(5) };
     assert_eq!(absence(Some(removed)), Mismatch::Removed { must_stop: true });
+    // The copy has the end of another membership.
+    let of = |membership| Some(Removed { membership: Some(membership), ..removed });
+    assert_eq!(absence(of(1)), Mismatch::NotMember);
+    assert_eq!(absence(of(2)), Mismatch::Removed { must_stop: true });
+    assert_eq!(absence_of(of(1), None), Mismatch::Removed { must_stop: true });
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub(crate) async fn replay(
     // does not say that an operator has removed the exit, so it need not stop at once.
     let member = beside.member.as_ref().filter(|_| basis.has_news());
     if !found.is_member && member.is_none() {
-        return Ok(Err(beside.absence(me)));
+        return Ok(Err(beside.absence(me, position.membership)));
     }
     if found.membership.is_some()
         && found.membership != position.membership
@@ -61,7 +61,7 @@ pub(crate) async fn replay(
     let rosters: Vec<_> = beside.roster.iter().cloned().collect();
     let roster = bring_back_roster(store, keys, &rosters).await?;
     if removed.contains(me) {
-        return Ok(Err(beside.absence(me)));
+        return Ok(Err(beside.absence(me, position.membership)));
     }
     if let Some(member) = member {
         put_back(store, keys, me, member).await?;
