@@ -343,6 +343,12 @@ pub(crate) struct Removals {
 }
 
 impl Removals {
+    /// Keeps the exits for which the function returns true.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(&ExitId) -> bool) {
+        let kept = self.each().filter(|(exit, _)| is_kept(exit)).map(|(exit, end)| (exit.clone(), end));
+        *self = kept.collect();
+    }
+
     pub(crate) fn each(&self) -> impl Iterator<Item = (&ExitId, Removed)> {
         self.exits.iter().zip(self.ends.iter().copied())
     }

@@ -53,9 +53,12 @@ pub(crate) async fn replay(
         return Ok(Err(replaced));
     }
     let (brought, stored) = bring_back(store, keys, rows, basis).await?;
-    let decide = |found: &ExitsInStore| ExitChanges {
-        removed: removed_exits(&beside.removed, found, basis),
-        ..ExitChanges::default()
+    // The copy may contain the end of an earlier membership of this exit.
+    let is_back = beside.removed.get(me).is_some_and(|removed| removed.is_of_another(position.membership));
+    let decide = |found: &ExitsInStore| {
+        let mut removed = removed_exits(&beside.removed, found, basis);
+        removed.retain(|exit| !is_back || exit != me);
+        ExitChanges { removed, ..ExitChanges::default() }
     };
     let removed = remove_exits(store, keys, decide).await?.removed;
     let rosters: Vec<_> = beside.roster.iter().cloned().collect();

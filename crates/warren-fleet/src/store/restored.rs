@@ -191,7 +191,13 @@ pub(crate) async fn recover_with(
     basis: Basis,
 ) -> anyhow::Result<(Brought, ExitChanges)> {
     // Exits are removed first, so that no removed exit gets the clients that are put back.
-    let decide = |found: &ExitsInStore| exits(&copy.members, &copy.removed, found, basis);
+    // The copy may contain the end of an earlier membership of this exit, which has joined again since.
+    let is_back = copy.removed.get(me).is_some_and(|removed| removed.is_of_another(membership));
+    let decide = |found: &ExitsInStore| {
+        let mut changes = exits(&copy.members, &copy.removed, found, basis);
+        changes.removed.retain(|exit| !is_back || exit != me);
+        changes
+    };
     let changes = remove_exits(store, keys, decide).await?;
     let (brought, _) = bring_back(store, keys, &copy.rows, basis).await?;
     let is_out = |exit: &ExitId| changes.removed.contains(exit) || changes.left_out.contains(exit);
@@ -340,6 +346,23 @@ mod tests {
         let [name, ended] = [Key::Member(b()), Key::RemovedExit(b())].map(|key| keys.name(&key));
         let then = [(name, Some(serde_json::to_vec(&member).unwrap())), (ended, None)].into();
         store.apply(&Transaction { then, ..Transaction::default() });
+    }
+
+    #[test]
+    fn a_recovery_keeps_its_own_exit_if_the_copy_has_the_end_of_its_earlier_membership() {
+        let keys = Keys::new("home");
+        let ended = Removed { at: 80, membership: Some(1), ..Removed::default() };
+        let copy = Contents { removed: [(b(), ended)].into(), ..Contents::default() };
+        let basis = Basis::of_command(Age::Same, 90, Some(50), true);
+        for (own, stays) in [(Some(2), true), (Some(1), false), (None, false)] {
+            let mut store = MapStore::new(0, 1);
+            join(&mut store, &keys, 1);
+            let (_, changes) = at_once(recover_with(&mut store, &keys, (&b(), own), &copy, basis)).unwrap();
+            assert_eq!(changes.removed.is_empty(), stays, "{own:?}");
+            let found = at_once(store.exits(&keys)).unwrap();
+            assert_eq!(found.memberships.get(&b()).copied(), own.filter(|_| stays), "{own:?}");
+            assert_eq!(found.removed.is_empty(), stays, "{own:?}");
+        }
     }
 
     #[test]
