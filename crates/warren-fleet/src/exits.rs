@@ -77,6 +77,10 @@ pub(crate) struct Exits {
     has_changed: bool,
     /// Counts changes of the state that is saved on disk: which exits are in the fleet, and which were removed.
     changes: u64,
+    /// The link's own exit.
+    me: Option<ExitId>,
+    /// The number of its latest membership that was in the store.
+    own: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -87,6 +91,11 @@ struct Seen {
 }
 
 impl Exits {
+    /// The exits as the link of one of them knows them.
+    pub(crate) fn of(me: ExitId) -> Self {
+        Self { me: Some(me), ..Self::default() }
+    }
+
     /// Sets the exits. A member is `None` if its value cannot be read.
     pub(crate) fn replace(
         &mut self,
@@ -127,6 +136,9 @@ impl Exits {
 
     fn set_member(&mut self, exit: ExitId, member: Member) {
         self.unreadable.remove(&exit);
+        if self.me.as_ref() == Some(&exit) {
+            self.own = member.membership.or(self.own);
+        }
         self.members.insert(exit, member.bounded());
     }
 
@@ -161,10 +173,10 @@ impl Exits {
         &self.removed
     }
 
-    /// The number of the exit's membership, or of its last one if it was removed.
-    pub(crate) fn membership(&self, exit: &ExitId) -> Option<u64> {
-        let current = self.members.get(exit).and_then(|member| member.membership);
-        current.or_else(|| self.removed.get(exit)?.membership)
+    /// The number of the link's own membership, or of its last one if it was removed. `saved` is the number that the link's disk has.
+    /// A removal may name another membership, so its number counts only if no other one is known.
+    pub(crate) fn membership(&self, saved: Option<u64>) -> Option<u64> {
+        self.own.or(saved).or_else(|| self.removed.get(self.me.as_ref()?)?.membership)
     }
 
     /// The exit's value.
@@ -342,6 +354,11 @@ impl Removed {
         self.removal.is_some()
     }
 
+    /// Whether the exit has confirmed that it stops.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.removal.is_some_and(|removal| removal.has_stopped)
+    }
+
     /// Whether this is another removal, or says something else about the same one.
     pub(crate) fn differs_from(&self, other: &Self) -> bool {
         (self.removal, self.membership) != (other.removal, other.membership)
@@ -438,6 +455,28 @@ mod tests {
         let mut exits = Exits::default();
         exits.heartbeat(id("b"), Some(heartbeat(0)), false, SystemTime::now());
         assert_eq!(exits.own_clock_offset(&id("a")), 0);
+    }
+
+    #[test]
+    fn an_exit_keeps_its_own_number_if_the_removal_names_another_one() {
+        let member = |membership| Some(Member { membership, ..Member::default() });
+        let ended = Some(Removed { at: 7, membership: Some(1), ..Removed::default() });
+        let mut exits = Exits::of(id("b"));
+        exits.member(id("c"), member(Some(5)));
+        assert_eq!((exits.membership(None), exits.membership(Some(3))), (None, Some(3)));
+        exits.note_removed(id("b"), ended);
+        assert_eq!(exits.membership(None), Some(1), "no other number is known");
+        assert_eq!(exits.membership(Some(2)), Some(2), "the disk has another number");
+        exits.note_removed(id("b"), None);
+        exits.member(id("b"), member(Some(4)));
+        exits.member(id("b"), None);
+        exits.note_removed(id("b"), ended);
+        assert_eq!(exits.membership(Some(2)), Some(4));
+        exits.replace(BTreeMap::new(), BTreeMap::new());
+        assert_eq!(exits.membership(None), Some(4));
+        // It has joined again.
+        exits.member(id("b"), member(Some(6)));
+        assert_eq!(exits.membership(None), Some(6));
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Link {
             copy: Copy::new(),
             requests: Requests::default(),
             sessions: Sessions::default(),
-            exits: Exits::default(),
+            exits: Exits::of(me.clone()),
             exit: None,
             answered: None,
             meta: None,
@@ -632,9 +632,9 @@ impl Link {
         (self.copy.revision(), self.copy.position().max(self.copy.written()))
     }
 
-    /// The number of this exit's membership.
-    pub(crate) fn membership(&self) -> Option<u64> {
-        self.exits.membership(&self.me)
+    /// The number of this exit's membership. `saved` is the number that the disk has.
+    pub(crate) fn membership(&self, saved: Option<u64>) -> Option<u64> {
+        self.exits.membership(saved)
     }
 
     /// All data to save to disk.

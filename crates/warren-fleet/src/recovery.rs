@@ -12,9 +12,11 @@ use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RowChange, RowId};
 
 use crate::exits::{Member, Removed};
+use crate::keys::{Key, Keys};
 use crate::meta::{Found, Meta, Mismatch, Position, Recovery};
 use crate::planted::{Bug, is_planted};
 use crate::rows::{Claim, Rows};
+use crate::transaction::Expected;
 
 /// What a link's copy contains besides its rows.
 #[derive(Clone, Debug, Default)]
@@ -28,9 +30,9 @@ pub(crate) struct BesideRows {
 
 impl BesideRows {
     /// Returns why the link's own exit is not in the recovered store. The exit must stop serving only if this copy has its removal,
-    /// because then the store itself has said so.
-    pub(crate) fn absence(&self, me: &ExitId) -> Mismatch {
-        match self.removed.get(me) {
+    /// because then the store itself has said so. `own`: the number of its membership.
+    pub(crate) fn absence(&self, me: &ExitId, own: Option<u64>) -> Mismatch {
+        match self.removed.get(me).filter(|removed| !removed.is_of_another(own)) {
             Some(removed) => Mismatch::Removed { must_stop: removed.must_stop() },
             None => Mismatch::NotMember,
         }
@@ -298,14 +300,17 @@ pub(crate) fn without_lease(row: &RowChange) -> Option<RowChange> {
 pub(crate) struct ExitsInStore {
     /// The exits of the fleet, each with the revision at which it joined.
     pub(crate) members: BTreeMap<ExitId, i64>,
+    /// The revisions of their values.
+    written: BTreeMap<ExitId, i64>,
     /// The numbers of their memberships, as far as they are known.
     pub(crate) memberships: BTreeMap<ExitId, u64>,
     pub(crate) removed: BTreeMap<ExitId, Removed>,
 }
 
 impl ExitsInStore {
-    /// Records an exit of the fleet.
-    pub(crate) fn add(&mut self, exit: ExitId, joined: i64, member: Option<Member>) {
+    /// Records an exit of the fleet, with the revisions at which it joined and at which its value was written.
+    pub(crate) fn add(&mut self, exit: ExitId, (joined, written): (i64, i64), member: Option<Member>) {
+        self.written.insert(exit.clone(), written);
         let membership = member.and_then(|member| member.membership);
         self.memberships.extend(membership.map(|number| (exit.clone(), number)));
         self.members.insert(exit, joined);
@@ -313,6 +318,19 @@ impl ExitsInStore {
 
     fn membership(&self, exit: &ExitId) -> Option<u64> {
         self.memberships.get(exit).copied()
+    }
+
+    /// The state in which this exit was found, for a transaction that takes it out.
+    pub(crate) fn expected(&self, keys: &Keys, exit: &ExitId) -> [(String, Expected); 2] {
+        let (member, removed) = (self.written.get(exit), self.removed.get(exit).map(|removed| removed.at));
+        [
+            (keys.name(&Key::Member(exit.clone())), Expected::Modified(member.copied().unwrap_or(0))),
+            (keys.name(&Key::RemovedExit(exit.clone())), Expected::Modified(removed.unwrap_or(0))),
+        ]
+    }
+
+    fn is_written_after(&self, exit: &ExitId, basis: Basis) -> bool {
+        self.written.get(exit).is_some_and(|written| *written > basis.recovered)
     }
 }
 
@@ -325,6 +343,12 @@ pub(crate) struct Removals {
 }
 
 impl Removals {
+    /// Keeps the exits for which the function returns true.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(&ExitId) -> bool) {
+        let kept = self.each().filter(|(exit, _)| is_kept(exit)).map(|(exit, end)| (exit.clone(), end));
+        *self = kept.collect();
+    }
+
     pub(crate) fn each(&self) -> impl Iterator<Item = (&ExitId, Removed)> {
         self.exits.iter().zip(self.ends.iter().copied())
     }
@@ -399,7 +423,7 @@ pub(crate) fn exits(
 }
 
 /// Returns the exits that the copy lists as removed, if the store does not or has an earlier removal. An exit that has joined again
-/// since its removal stays.
+/// since its removal stays, also if it has come back with its new membership before this copy.
 pub(crate) fn removed_exits(
     removed: &BTreeMap<ExitId, Removed>,
     store: &ExitsInStore,
@@ -408,11 +432,20 @@ pub(crate) fn removed_exits(
     let is_unknown = |exit: &ExitId, copied: &Removed| match store.members.get(exit) {
         // The exit itself has come back with its own copy.
         Some(_) if copied.membership.is_some() && copied.membership == store.membership(exit) => true,
+        // A value that was written after the recovery is the exit's own. If it replaced that of an earlier membership in the backup, the
+        // key is as old as the backup's.
+        Some(_) if copied.is_of_another(store.membership(exit)) && store.is_written_after(exit, basis) => {
+            false
+        }
         Some(joined) => basis.knew(*joined),
-        None => store
-            .removed
-            .get(exit)
-            .is_none_or(|stored| copied.differs_from(stored) && basis.wins(copied.at, stored.at)),
+        None => store.removed.get(exit).is_none_or(|stored| {
+            // An exit that has confirmed its removal has stopped, whichever value is newer.
+            let is_same = copied.membership.is_some() && copied.membership == stored.membership;
+            match (copied.has_stopped(), stored.has_stopped()) {
+                (copied, stored) if is_same && copied != stored => copied,
+                _ => copied.differs_from(stored) && basis.wins(copied.at, stored.at),
+            }
+        }),
     };
     let news = removed.iter().filter(|(exit, copied)| basis.is_news(copied.at) && is_unknown(exit, copied));
     news.map(|(exit, copied)| (exit.clone(), *copied)).collect()

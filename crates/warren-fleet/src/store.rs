@@ -318,7 +318,7 @@ impl ReadExits for Client {
                 match keys.parse(pair.key()) {
                     Some(Key::Member(exit)) => {
                         let member = Pair::new(pair.key(), pair.value(), pair.mod_revision()).parse("exit");
-                        exits.add(exit, pair.create_revision(), member);
+                        exits.add(exit, (pair.create_revision(), pair.mod_revision()), member);
                     }
                     Some(Key::RemovedExit(exit)) => {
                         let removed = Removed::read(pair.value(), pair.mod_revision());

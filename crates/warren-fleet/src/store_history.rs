@@ -32,7 +32,8 @@ impl StoreHistory {
             return self.position.clone();
         }
         let (revision, own) = link.revisions();
-        let (fleet, membership) = (meta.id.clone(), link.membership());
+        let saved = self.position.as_ref().and_then(|position| position.membership);
+        let (fleet, membership) = (meta.id.clone(), link.membership(saved));
         Some(Position { fleet, epoch: meta.epoch, cluster: *cluster, revision, own, membership })
     }
 

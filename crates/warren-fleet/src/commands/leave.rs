@@ -28,11 +28,11 @@ use crate::config::{FleetConfig, exit_toml, is_absent, is_there};
 use crate::exits::{Member, Removed};
 use crate::keys::Key;
 use crate::link::{Pair, rows_of};
-use crate::membership::leaving;
+use crate::membership::{get, leaving};
 use crate::planted::reached;
 use crate::run::Directories;
 use crate::snapshot::{Owner, StateDirectory};
-use crate::store::{Transact as _, in_words, pairs_of, read_all};
+use crate::store::{Transact as _, in_words, read_all};
 use crate::transaction::Expected;
 use crate::users::{self, user_name};
 
@@ -324,8 +324,10 @@ async fn take_out(
     if host.is_some() && host != own_host {
         return Ok(" Another host has joined the fleet by this name, and stays in it.".to_owned());
     }
-    let member = in_words(fleet.client.get(fleet.keys.name(&Key::Member(config.exit.clone())), None).await)?;
-    let member = pairs_of(&member).into_iter().next();
+    let [member, removed] = [Key::Member(config.exit.clone()), Key::RemovedExit(config.exit.clone())]
+        .map(|key| fleet.keys.name(&key));
+    let removed = get(&mut fleet.client, &removed).await?.and_then(|pair| pair.removed());
+    let member = get(&mut fleet.client, &member).await?;
     let has_newer_ticket = granted
         .as_ref()
         .is_some_and(|granted| granted.grant.host.is_none() && !granted.grant.ticket.is_empty());
@@ -337,8 +339,7 @@ async fn take_out(
     // If another host joins at this moment, the grant changes and the transaction fails.
     let modified = granted.map_or(0, |granted| granted.modified);
     let member = member.and_then(|pair| pair.parse::<Member>("exit"));
-    let left = Removed { membership: member.and_then(|member| member.membership), ..Removed::default() };
-    let mut transaction = leaving(&fleet.keys, &config.exit, left)?;
+    let mut transaction = leaving(&fleet.keys, &config.exit, end_of(member.as_ref(), removed))?;
     transaction.expected.insert(fleet.keys.grant(&config.exit), Expected::Modified(modified));
     if fleet.client.transact(&transaction).await?.is_none() {
         bail!("this exit's place in the fleet is being changed right now; run this again");
@@ -363,4 +364,29 @@ async fn take_out(
              user delete {user}`."
             ),
         })
+}
+
+/// The end of a membership whose exit leaves by itself. If the exit was already removed, its removal still names that membership.
+fn end_of(member: Option<&Member>, removed: Option<Removed>) -> Removed {
+    let membership = match member {
+        Some(member) => member.membership,
+        None => removed.and_then(|removed| removed.membership),
+    };
+    Removed { membership, ..Removed::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_the_membership_that_has_ended_is_kept() {
+        let member = |membership| Member { membership, ..Member::default() };
+        let removed = Removed { membership: Some(1), ..Removed::default() };
+        let number = |member: Option<Member>, removed| end_of(member.as_ref(), removed).membership;
+        assert_eq!(number(None, Some(removed)), Some(1));
+        assert_eq!(number(Some(member(Some(2))), Some(removed)), Some(2));
+        assert_eq!(number(Some(member(None)), Some(removed)), None, "an earlier membership has ended");
+        assert_eq!(number(None, None), None);
+    }
 }

@@ -84,14 +84,15 @@ pub(crate) async fn recover(
         bail!("the copy is of a fleet other than the store's; run this where the store's fleet has an exit");
     }
     let contents = read(&fleet.keys, None, &copy.pairs);
-    if contents.removed.contains_key(&fleet.config.exit) {
-        return Err(Mismatch::Removed { must_stop: false }.into());
-    }
     let position = match &own {
         Some(own) => own.position.clone(),
         // The backup may come from another exit.
         None => Position { own: 0, membership: None, ..copy.position.clone() },
     };
+    // A backup may contain the end of an earlier membership of this exit.
+    if contents.removed.get(&fleet.config.exit).is_some_and(|it| !it.is_of_another(position.membership)) {
+        return Err(Mismatch::Removed { must_stop: false }.into());
+    }
     let age = Age::of(copy.meta.epoch, fleet.meta.epoch);
     let found = state_of(&mut fleet, &position, arguments.force).await?;
     // Epochs only grow, so a store whose epoch is lower than the copy's was set back.
@@ -184,7 +185,9 @@ async fn put_back(
         recover_with(&mut fleet.client, &fleet.keys, (&me, membership), contents, basis).await?;
     let roster = bring_back_roster(&mut fleet.client, &fleet.keys, rosters).await?;
     let is_out = |exit: &ExitId| changes.removed.contains(exit) || changes.left_out.contains(exit);
-    for exit in contents.members.keys().filter(|exit| !is_out(exit)) {
+    // If the copy has an end of this exit, that is of an earlier membership.
+    let own = contents.removed.contains_key(&me).then_some(&me);
+    for exit in contents.members.keys().filter(|exit| !is_out(exit)).chain(own) {
         users::keep(&mut fleet.client, &fleet.keys, exit).await?;
     }
     Ok(Done { state, age, copy: copy.revision, newest, rows, disabled, exits: changes, roster })

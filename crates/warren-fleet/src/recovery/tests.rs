@@ -238,6 +238,34 @@ fn a_removal_keeps_its_force_in_a_recovery() {
 }
 
 #[test]
+fn an_exit_that_has_confirmed_its_removal_counts_as_stopped_whichever_copy_returns_last() {
+    let e = || ExitId::try_from("e".to_owned()).unwrap();
+    let removed = |at, membership, has_stopped| {
+        let removal = Some(Removal { until: None, has_stopped });
+        Removed { removal, membership: Some(membership), ..left(at) }
+    };
+    let meta = Meta {
+        recoveries: vec![Recovery { epoch: 1, revision: 100, store: 50 }],
+        epoch: 2,
+        ..crate::link::tests::meta()
+    };
+    let position = Position { epoch: 1, revision: 130, ..Position::default() };
+    let found = Found { began: 60, ..crate::returned::tests::found() };
+    let basis = Basis::of_link(&position, &meta, &found);
+    let is_written = |copied: Removed, stored: Removed| {
+        let store = ExitsInStore { removed: [(e(), stored)].into(), ..ExitsInStore::default() };
+        !removed_exits(&[(e(), copied)].into(), &store, basis).is_empty()
+    };
+    // Another link has already repeated the removal, after the recovery.
+    assert!(is_written(removed(120, 1, true), removed(70, 1, false)));
+    // The recovery itself has written the confirmation.
+    assert!(!is_written(removed(120, 1, false), removed(55, 1, true)));
+    // The controls: these are removals of two memberships, and the later value counts.
+    assert!(!is_written(removed(120, 2, true), removed(70, 1, false)));
+    assert!(is_written(removed(120, 2, false), removed(55, 1, true)));
+}
+
+#[test]
 fn an_exit_that_joined_again_after_the_removal_in_the_backup_is_put_back() {
     let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
     let member = |membership| Some(Member { membership, ..Member::default() });
@@ -285,23 +313,37 @@ fn an_exit_whose_own_copy_lacks_its_removal_is_removed_by_another_copy() {
     let basis = Basis::of_link(&position, &meta, &found);
     // The exit has come back after the recovery began.
     let mut store = ExitsInStore::default();
-    store.add(id("b"), 70, Some(Member { membership: Some(2), ..Member::default() }));
+    let joined_again = Some(Member { membership: Some(2), ..Member::default() });
+    store.add(id("b"), (70, 70), joined_again.clone());
     assert!(removed_exits(&copied(Some(2)), &store, basis).contains(&id("b")));
     // The control: it has joined again since.
     assert!(removed_exits(&copied(Some(1)), &store, basis).is_empty());
+    // It had an earlier membership in the backup, and its own copy has put the present one in that one's place.
+    store.add(id("b"), (40, 70), joined_again.clone());
+    assert!(removed_exits(&copied(Some(1)), &store, basis).is_empty());
+    assert!(removed_exits(&copied(Some(2)), &store, basis).contains(&id("b")));
+    // It has not come back yet, so the backup's membership may be any earlier one.
+    store.add(id("b"), (40, 45), joined_again);
+    assert!(removed_exits(&copied(Some(1)), &store, basis).contains(&id("b")));
 }
 
 #[test]
 fn an_exit_that_is_not_in_a_recovered_store_stops_only_if_its_copy_has_its_removal() {
     let me = ExitId::try_from("a".to_owned()).unwrap();
-    let absence = |removed: Option<Removed>| {
+    let absence_of = |removed: Option<Removed>, own| {
         let removed = removed.map(|removed| (me.clone(), removed)).into_iter().collect();
-        BesideRows { removed, ..BesideRows::default() }.absence(&me)
+        BesideRows { removed, ..BesideRows::default() }.absence(&me, own)
     };
+    let absence = |removed| absence_of(removed, Some(2));
     assert_eq!(absence(None), Mismatch::NotMember);
     assert_eq!(absence(Some(left(5))), Mismatch::Removed { must_stop: false });
     let removed = Removed { removal: Some(Removal::default()), ..left(5) };
     assert_eq!(absence(Some(removed)), Mismatch::Removed { must_stop: true });
+    // The copy has the end of another membership.
+    let of = |membership| Some(Removed { membership: Some(membership), ..removed });
+    assert_eq!(absence(of(1)), Mismatch::NotMember);
+    assert_eq!(absence(of(2)), Mismatch::Removed { must_stop: true });
+    assert_eq!(absence_of(of(1), None), Mismatch::Removed { must_stop: true });
 }
 
 #[test]

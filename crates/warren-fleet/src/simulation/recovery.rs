@@ -30,7 +30,7 @@ pub(super) fn recover(store: &mut MapStore, keys: &Keys, me: &ExitId, copy: &Sna
         return None;
     }
     let contents = read(keys, None, &copy.pairs);
-    if contents.removed.contains_key(me) {
+    if contents.removed.get(me).is_some_and(|it| !it.is_of_another(copy.position.membership)) {
         return None;
     }
     let meta = found.meta?;

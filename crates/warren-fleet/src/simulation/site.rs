@@ -424,7 +424,8 @@ impl Site {
             return false;
         }
         let Some((revision, pairs)) = store.events_after(seen).first().cloned() else { return false };
-        let (own, membership) = (self.keys.name(&Key::RemovedExit(self.me.clone())), self.link.membership());
+        let own = self.keys.name(&Key::RemovedExit(self.me.clone()));
+        let membership = self.history.position(&self.link).and_then(|position| position.membership);
         self.link.events(revision, &pairs, SystemTime::UNIX_EPOCH);
         self.seen = Some(revision);
         // As `store/session.rs` does.

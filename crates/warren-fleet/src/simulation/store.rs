@@ -195,7 +195,7 @@ impl ReadExits for MapStore {
             match keys.parse(&pair.key) {
                 Some(Key::Member(exit)) => {
                     let joined = self.created[std::str::from_utf8(&pair.key)?];
-                    exits.add(exit, joined, pair.parse("exit"));
+                    exits.add(exit, (joined, pair.modified), pair.parse("exit"));
                 }
                 Some(Key::RemovedExit(exit)) => exits.removed.extend(pair.removed().map(|it| (exit, it))),
                 _ => {}

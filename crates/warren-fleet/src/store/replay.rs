@@ -8,7 +8,7 @@ use super::{ReadExits, Transact};
 use crate::keys::Keys;
 use crate::membership::put_back;
 use crate::meta::{Found, Meta, Mismatch, Position};
-use crate::recovery::{Basis, BesideRows, removed_exits};
+use crate::recovery::{Basis, BesideRows, ExitChanges, ExitsInStore, removed_exits};
 use crate::rows::Rows;
 
 /// A link that comes back, with its copy.
@@ -44,7 +44,7 @@ pub(crate) async fn replay(
     // does not say that an operator has removed the exit, so it need not stop at once.
     let member = beside.member.as_ref().filter(|_| basis.has_news());
     if !found.is_member && member.is_none() {
-        return Ok(Err(beside.absence(me)));
+        return Ok(Err(beside.absence(me, position.membership)));
     }
     if found.membership.is_some()
         && found.membership != position.membership
@@ -53,12 +53,18 @@ pub(crate) async fn replay(
         return Ok(Err(replaced));
     }
     let (brought, stored) = bring_back(store, keys, rows, basis).await?;
-    let removed = removed_exits(&beside.removed, &store.exits(keys).await?, basis);
-    remove_exits(store, keys, &removed).await?;
+    // The copy may contain the end of an earlier membership of this exit.
+    let is_back = beside.removed.get(me).is_some_and(|removed| removed.is_of_another(position.membership));
+    let decide = |found: &ExitsInStore| {
+        let mut removed = removed_exits(&beside.removed, found, basis);
+        removed.retain(|exit| !is_back || exit != me);
+        ExitChanges { removed, ..ExitChanges::default() }
+    };
+    let removed = remove_exits(store, keys, decide).await?.removed;
     let rosters: Vec<_> = beside.roster.iter().cloned().collect();
     let roster = bring_back_roster(store, keys, &rosters).await?;
     if removed.contains(me) {
-        return Ok(Err(beside.absence(me)));
+        return Ok(Err(beside.absence(me, position.membership)));
     }
     if let Some(member) = member {
         put_back(store, keys, me, member).await?;

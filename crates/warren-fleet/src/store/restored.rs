@@ -13,7 +13,9 @@ use crate::exits::Member;
 use crate::keys::{Key, Keys};
 use crate::link::{Contents, Transaction, rows_of};
 use crate::membership::{get, leaving, put_back};
-use crate::recovery::{Basis, ExitChanges, Removals, clients, exits, revocations, without_lease};
+use crate::recovery::{
+    Basis, ExitChanges, ExitsInStore, Removals, clients, exits, revocations, without_lease,
+};
 use crate::rows::{Rows, named};
 use crate::transaction::Expected;
 
@@ -188,9 +190,15 @@ pub(crate) async fn recover_with(
     copy: &Contents,
     basis: Basis,
 ) -> anyhow::Result<(Brought, ExitChanges)> {
-    let changes = exits(&copy.members, &copy.removed, &store.exits(keys).await?, basis);
     // Exits are removed first, so that no removed exit gets the clients that are put back.
-    remove_exits(store, keys, &changes.removed).await?;
+    // The copy may contain the end of an earlier membership of this exit, which has joined again since.
+    let is_back = copy.removed.get(me).is_some_and(|removed| removed.is_of_another(membership));
+    let decide = |found: &ExitsInStore| {
+        let mut changes = exits(&copy.members, &copy.removed, found, basis);
+        changes.removed.retain(|exit| !is_back || exit != me);
+        changes
+    };
+    let changes = remove_exits(store, keys, decide).await?;
     let (brought, _) = bring_back(store, keys, &copy.rows, basis).await?;
     let is_out = |exit: &ExitId| changes.removed.contains(exit) || changes.left_out.contains(exit);
     let found = store.exits(keys).await?;
@@ -206,19 +214,35 @@ pub(crate) async fn recover_with(
 }
 
 /// Takes exits that were removed since the backup out of the fleet again. Each removal keeps its force: an exit that must stop
-/// serving must still do so.
+/// serving must still do so. Compares the exits with the store's by `decide`, and again if one of them has changed in the meantime.
+/// Returns the result.
 ///
 /// # Errors
-/// If the store does not answer.
+/// If the store does not answer, or an exit changes all the time.
 pub(crate) async fn remove_exits(
-    store: &mut impl Transact,
+    store: &mut (impl Transact + ReadExits),
     keys: &Keys,
-    exits: &Removals,
-) -> anyhow::Result<()> {
-    for (exit, removed) in exits.each() {
-        store.transact(&leaving(keys, exit, removed)?).await?;
+    decide: impl Fn(&ExitsInStore) -> ExitChanges,
+) -> anyhow::Result<ExitChanges> {
+    let mut done = Removals::default();
+    for _ in 0..ROUNDS {
+        let found = store.exits(keys).await?;
+        let changes = decide(&found);
+        let mut has_changed = false;
+        for (exit, removed) in changes.removed.each() {
+            let mut transaction = leaving(keys, exit, removed)?;
+            // In the meantime, the exit may have come back or joined again, or its removal may have been confirmed.
+            transaction.expected.extend(found.expected(keys, exit));
+            match store.transact(&transaction).await? {
+                Some(_) => done.extend([(exit.clone(), removed)]),
+                None => has_changed = true,
+            }
+        }
+        if !has_changed {
+            return Ok(ExitChanges { removed: done, ..changes });
+        }
     }
-    Ok(())
+    bail!("exits that were removed are not taken out, because others change them; try this again")
 }
 
 /// Puts the newest of these rosters into the store, if it is newer than the store's. Returns its serial if it was stored.
@@ -272,4 +296,102 @@ pub(crate) fn newer_roster(
         }
     }
     newest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exits::Removed;
+    use crate::link::Pair;
+    use crate::recovery::Age;
+    use crate::simulation::store::{MapStore, at_once};
+
+    /// A store in which an exit joins again right after the exits were read, these many times.
+    struct Joining {
+        store: MapStore,
+        times: u64,
+    }
+
+    impl Transact for Joining {
+        async fn all(&mut self, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)> {
+            self.store.all(keys).await
+        }
+
+        async fn some(&mut self, key: &str, prefix: &str) -> anyhow::Result<Vec<Pair>> {
+            self.store.some(key, prefix).await
+        }
+
+        async fn transact(&mut self, transaction: &Transaction) -> anyhow::Result<Option<i64>> {
+            self.store.transact(transaction).await
+        }
+    }
+
+    impl ReadExits for Joining {
+        async fn exits(&mut self, keys: &Keys) -> anyhow::Result<ExitsInStore> {
+            let found = self.store.exits(keys).await;
+            if self.times > 0 {
+                self.times -= 1;
+                join(&mut self.store, keys, self.times + 2);
+            }
+            found
+        }
+    }
+
+    fn b() -> ExitId {
+        ExitId::try_from("b".to_owned()).unwrap()
+    }
+
+    fn join(store: &mut MapStore, keys: &Keys, membership: u64) {
+        let member = Member { membership: Some(membership), ..Member::default() };
+        let [name, ended] = [Key::Member(b()), Key::RemovedExit(b())].map(|key| keys.name(&key));
+        let then = [(name, Some(serde_json::to_vec(&member).unwrap())), (ended, None)].into();
+        store.apply(&Transaction { then, ..Transaction::default() });
+    }
+
+    #[test]
+    fn a_recovery_keeps_its_own_exit_if_the_copy_has_the_end_of_its_earlier_membership() {
+        let keys = Keys::new("home");
+        let ended = Removed { at: 80, membership: Some(1), ..Removed::default() };
+        let copy = Contents { removed: [(b(), ended)].into(), ..Contents::default() };
+        let basis = Basis::of_command(Age::Same, 90, Some(50), true);
+        for (own, stays) in [(Some(2), true), (Some(1), false), (None, false)] {
+            let mut store = MapStore::new(0, 1);
+            join(&mut store, &keys, 1);
+            let (_, changes) = at_once(recover_with(&mut store, &keys, (&b(), own), &copy, basis)).unwrap();
+            assert_eq!(changes.removed.is_empty(), stays, "{own:?}");
+            let found = at_once(store.exits(&keys)).unwrap();
+            assert_eq!(found.memberships.get(&b()).copied(), own.filter(|_| stays), "{own:?}");
+            assert_eq!(found.removed.is_empty(), stays, "{own:?}");
+        }
+    }
+
+    #[test]
+    fn an_exit_that_joins_again_while_its_removal_is_repeated_stays() {
+        let keys = Keys::new("home");
+        let ended = Removed { at: 80, membership: Some(1), ..Removed::default() };
+        let removed = [(b(), ended)].into();
+        let basis = Basis { recovered: 1, ..Basis::of_command(Age::Same, 90, Some(50), true) };
+        // How often the exit joins, and whether it stays.
+        for (times, stays) in [(0, false), (1, true), (100, true)] {
+            let mut joining = Joining { store: MapStore::new(0, 1), times };
+            join(&mut joining.store, &keys, 1);
+            let decide = |found: &ExitsInStore| exits(&[].into(), &removed, found, basis);
+            let changes = at_once(remove_exits(&mut joining, &keys, decide)).unwrap();
+            assert_eq!(changes.removed.contains(&b()), !stays, "{times}");
+            let found = at_once(joining.store.exits(&keys)).unwrap();
+            assert_eq!(
+                (found.members.contains_key(&b()), found.removed.is_empty()),
+                (stays, stays),
+                "{times}"
+            );
+        }
+        // The control: the removal is repeated no matter what, and the exit changes all the time.
+        let mut joining = Joining { store: MapStore::new(0, 1), times: 100 };
+        let decide = |_: &ExitsInStore| ExitChanges {
+            removed: [(b(), ended)].into_iter().collect(),
+            ..ExitChanges::default()
+        };
+        assert!(at_once(remove_exits(&mut joining, &keys, decide)).is_err());
+        assert!(at_once(joining.store.exits(&keys)).unwrap().members.contains_key(&b()));
+    }
 }

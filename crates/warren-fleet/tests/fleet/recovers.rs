@@ -167,6 +167,37 @@ fn a_removal_since_the_backup_still_stops_its_exit_and_one_before_an_exit_came_b
 }
 
 #[test]
+fn an_exit_recovers_from_a_backup_that_has_the_end_of_its_earlier_membership() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    fleet.exits[0].wait("all are known", |seen| (seen.exits.len() == 3).then_some(()));
+    let old = fleet.store.back_up();
+    fleet_ok(&a, &["remove", "c", "--force"]);
+    fleet.exits[2].wait("c is removed", |seen| is_refused(seen.store.as_ref()).then_some(()));
+    fleet.exits[2].stop_link("TERM");
+    let file = fleet.directory.path().join("fleet.backup");
+    let file = file.to_str().unwrap();
+    fleet_ok(&a, &["backup", file]);
+    let again = Exit::further(&fleet.exits[0], &fleet.directory.path().join("e"), "c", &[]).ready();
+    fleet.exits.push(again);
+    fleet.exits[0].wait("c is back", |seen| (seen.exits.len() == 3).then_some(()));
+    std::thread::sleep(Duration::from_secs(2));
+    restore(&mut fleet, &old, &[0, 3]);
+
+    fleet_ok(&fleet.exits[3].directory, &["recover", "--from", file]);
+
+    wait_until_reachable(&fleet.exits[3]);
+    wait_until_reachable(&fleet.exits[0]);
+    std::thread::sleep(A_WHILE);
+    assert!(fleet.exits[3].seen(|seen| !is_refused(seen.store.as_ref())), "c is out again");
+    let members = fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/mb/", "--keys-only"]);
+    assert!(members.contains("mb/c"), "{members}");
+    // The control: the earlier c is out.
+    fleet.exits[2].start_link();
+    fleet.exits[2].wait("it is refused", |seen| is_refused(seen.store.as_ref()).then_some(()));
+}
+
+#[test]
 fn a_store_of_an_earlier_epoch_does_not_stop_an_exit_for_its_earlier_removal() {
     let mut fleet = three_exits();
     let a = fleet.exits[0].directory.clone();
