@@ -279,6 +279,24 @@ pub(crate) async fn keep(client: &mut Client, keys: &Keys, exit: &ExitId) -> any
     Ok(())
 }
 
+/// Gives the role of an exit that a recovery has put back its rights again. etcd's users come from the backup, in which the exit may
+/// have been removed, and its user confined. Does nothing if there is no such role.
+///
+/// # Errors
+/// If the store refuses, as it does unless the command's own user may grant rights, or if the store does not answer.
+pub(crate) async fn unconfine(client: &Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<()> {
+    let (name, right) = (user_name(keys.name_of_fleet(), exit), Permission::read_write(keys.prefix()));
+    let mut auth = client.auth_client();
+    let granted = timeout(ANSWER_TIMEOUT, auth.role_grant_permission(name, right.with_prefix())).await;
+    unless(granted.context("the store does not answer")?, "role name not found").map(drop)
+}
+
+/// The command that does the same as [`unconfine`].
+pub(crate) fn unconfine_command(keys: &Keys, exit: &ExitId) -> String {
+    let name = user_name(keys.name_of_fleet(), exit);
+    format!("etcdctl role grant-permission {name} --prefix=true readwrite {}", keys.prefix())
+}
+
 /// Periodically removes users whose tickets have ended. Only links whose own user may remove users can do so. `is_used`: whether
 /// the link uses the store. A store restored from an old backup may lack exits, so the link does not use it.
 pub(crate) async fn watch(config: FleetConfig, is_used: Arc<AtomicBool>) {

@@ -59,6 +59,8 @@ struct Done {
     rows: Brought,
     disabled: Vec<String>,
     exits: ExitChanges,
+    /// Commands that grant exits their rights, which this command's user may not do.
+    to_grant: Vec<String>,
     roster: Option<u64>,
 }
 
@@ -190,7 +192,15 @@ async fn put_back(
     for exit in contents.members.keys().filter(|exit| !is_out(exit)).chain(own) {
         users::keep(&mut fleet.client, &fleet.keys, exit).await?;
     }
-    Ok(Done { state, age, copy: copy.revision, newest, rows, disabled, exits: changes, roster })
+    let mut to_grant = Vec::new();
+    for exit in changes.put_back.iter().filter(|exit| **exit != me) {
+        if let Err(error) = users::unconfine(&fleet.client, &fleet.keys, exit).await {
+            tracing::debug!("the rights of {exit} are not granted: {error:#}");
+            to_grant.push(users::unconfine_command(&fleet.keys, exit));
+        }
+    }
+    let exits = changes;
+    Ok(Done { state, age, copy: copy.revision, newest, rows, disabled, exits, to_grant, roster })
 }
 
 /// Returns how each epoch of the store has ended, including the epoch that this recovery ends. `store`: the revision of the
@@ -318,6 +328,13 @@ fn to_check(done: &Done) -> String {
         lines.push(format!(
             "the exits that were put back{} need their etcd users, which the store may lack (`etcdctl user list`)",
             listed(&exits.put_back)
+        ));
+    }
+    if !done.to_grant.is_empty() {
+        lines.push(format!(
+            "in the backup, the etcd users of these exits may have no rights except to read their own removal, and this command's user may not grant \
+             any. As etcd's root, run:\n    {}\nThis changes nothing if they have their rights",
+            done.to_grant.join("\n    ")
         ));
     }
     if !exits.left_out.is_empty() {

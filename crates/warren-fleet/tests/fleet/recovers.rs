@@ -259,6 +259,63 @@ fn the_etcd_user_of_a_removed_exit_ends_again_after_a_recovery() {
     assert!(fleet.opens("c"), "the control: another exit keeps its user");
 }
 
+/// Recovers a store whose backup has b's removal, with b's user confined, although b has joined again since. `by`: the exit that
+/// recovers. Returns what it says.
+fn recovered_with_a_confined_user(fleet: &mut Secure, by: &str) -> String {
+    let at = |name: &str| fleet.directory.path().join(name);
+    let [a, b] = ["a", "b"].map(at);
+    let join = |name: &str, host: &str| fleet_ok(&at(host), &["join", fleet.ticket(name).trim()]);
+    join("e", "e");
+    let other = Exit::start(&at("e"), "e").ready();
+    join("b", "b");
+    let mut exit = Exit::start(&b, "b").ready();
+    fleet.first.wait("the exits are known", |seen| (seen.exits.len() == 3).then_some(()));
+    exit.stop_link("KILL");
+    fleet_ok(&a, &["remove", "b", "--force"]);
+    assert!(!fleet.opens("b"));
+    let backup = fleet.store.back_up();
+    join("b", "b2");
+    assert!(fleet.opens("b"), "the control: it has joined again");
+    let again = Exit::start(&at("b2"), "b").ready();
+    for exit in [&fleet.first, &other] {
+        exit.wait("b is back", |seen| (seen.exits.len() == 3).then_some(()));
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    fleet.store.restore(&backup);
+    for exit in [&fleet.first, &other] {
+        exit.wait("the backup is noticed", |seen| is_refused(seen.store.as_ref()).then_some(()));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!fleet.opens("b"), "the control: the backup has the confined user");
+
+    let said = fleet_ok(&fleet.directory.path().join(by), &["recover"]);
+
+    assert!(said.contains("1 put back (b)"), "{said}");
+    let granting = said.lines().find_map(|line| line.trim().strip_prefix("etcdctl "));
+    if let Some(arguments) = granting {
+        assert!(!fleet.opens("b"), "it has its rights already");
+        fleet.store.etcdctl_ok(&arguments.split(' ').collect::<Vec<_>>());
+    }
+    assert!(fleet.opens("b"), "{said}");
+    wait_until_reachable(&again);
+    said
+}
+
+#[test]
+fn a_recovery_gives_an_exit_that_has_joined_again_its_rights_in_etcd() {
+    let said = recovered_with_a_confined_user(&mut Secure::start(), "a");
+    assert!(!said.contains("grant-permission"), "{said}");
+}
+
+#[test]
+fn a_recovery_that_may_not_grant_rights_says_which_command_does() {
+    let said = recovered_with_a_confined_user(&mut Secure::start(), "e");
+    assert!(
+        said.contains("grant-permission warren-fleet-b --prefix=true readwrite /warren/fleet/\n"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_recovery_with_a_copy_that_lags_loses_nothing_that_another_exit_knows() {
     let mut fleet = three_exits();
