@@ -92,6 +92,10 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let heartbeat = fleet.keys.name(&Key::Heartbeat(exit.clone()));
     let is_alive = !in_words(fleet.client.get(heartbeat, None).await)?.kvs().is_empty();
     let was_member = take_out(&mut fleet.client, &fleet.keys, &exit, arguments.force).await?;
+    if was_member {
+        // While this command waits, the exit's user can only read and confirm the removal. A failure is reported below.
+        let _ = end_user(&mut fleet, &exit, &arguments.admin).await;
+    }
     // If an earlier command was interrupted, the exit still has its user, and may still confirm its removal.
     let may_confirm = if was_member { is_alive } else { had_grant };
     let left = left_serving(&mut fleet, &exit, arguments.stopped, may_confirm).await.with_context(|| {

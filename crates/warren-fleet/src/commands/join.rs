@@ -110,8 +110,8 @@ fn check_no_clients(directories: &Directories<'_>) -> anyhow::Result<()> {
     }
     bail!(
         "nothing was changed, because this exit has {} and {} of its own, and the fleet's would replace them; write the clients into a file \
-         with `warren exit client export FILE`, run this again with --replace-clients, and when the exit is linked, add them to the fleet \
-         with `warren exit client import FILE`; make the invitations again",
+         with `warren exit client export FILE`, run this again with --replace-clients, and when the exit is linked, add each client to the \
+         fleet with `warren exit client add NAME --public-key KEY`; make the invitations again",
         counted(own.len(), "client"),
         counted(open, "open invitation")
     )

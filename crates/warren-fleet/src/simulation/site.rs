@@ -314,7 +314,8 @@ impl Site {
             }
         }
         if is_removed && self.link.has_stopped() {
-            at_once(confirm_removal(store, &self.keys, &self.me, self.link.membership())).unwrap();
+            let own = self.history.position(&self.link).and_then(|position| position.membership);
+            at_once(confirm_removal(store, &self.keys, &self.me, own)).unwrap();
         }
         self.break_connection(now, REFUSED_PAUSE);
         self.link.store_refused((mismatch.to_string(), is_removed), now);

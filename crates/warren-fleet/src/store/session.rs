@@ -18,7 +18,7 @@ use warren_fleet_link::ExitId;
 
 use super::replay::{Returning, replay};
 use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, read_pages};
-use crate::exits::Removed;
+use crate::exits::{Member, Removed};
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
 use crate::membership::{confirm_removal, get};
@@ -227,11 +227,13 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     };
     let watch = watch_after(&client, &setup.keys, revision).await?;
     let probe = setup.keys.name(&Key::Meta);
+    let member = setup.keys.name(&Key::Member(setup.me.clone()));
     let removed = setup.keys.name(&Key::RemovedExit(setup.me.clone()));
     let connection = Connection {
         client,
         report: report.clone(),
         probe,
+        member,
         removed,
         membership: setup.position.as_ref().and_then(|position| position.membership),
         lease: setup.lease,
@@ -287,7 +289,8 @@ struct Connection {
     report: Report,
     /// The key that is read to see whether the member answers.
     probe: String,
-    /// The key that says that this exit was removed.
+    /// The keys that say that this exit is in the fleet, and that it was removed.
+    member: String,
     removed: String,
     /// The number of this exit's membership, if the link knew it when it connected.
     membership: Option<u64>,
@@ -342,28 +345,37 @@ impl Connection {
         let mut pairs: Vec<Pair> = Vec::new();
         for event in response.events() {
             let Some(kv) = event.kv() else { continue };
-            if let Some(revision) =
-                pairs.last().map(|last| last.modified).filter(|it| *it != kv.mod_revision())
-            {
-                tell(&self.report, FromStore::Events { revision, pairs: std::mem::take(&mut pairs) }).await?;
+            if pairs.last().is_some_and(|last| last.modified != kv.mod_revision()) {
+                self.seen_revision(std::mem::take(&mut pairs)).await?;
             }
             let is_put = event.event_type() == etcd_client::EventType::Put;
             let value = is_put.then(|| kv.value().to_vec());
             pairs.push(Pair { key: kv.key().to_vec(), value, modified: kv.mod_revision() });
         }
-        if let Some(revision) = pairs.last().map(|last| last.modified) {
-            self.seen = revision;
-            self.last_answer.now();
-            // The exit learns of its removal at once, because its etcd user is removed soon.
-            let own = pairs.iter().filter(|pair| pair.key == self.removed.as_bytes());
-            let mut own = own.filter_map(Pair::removed);
-            let is_removed = own.any(|it: Removed| it.must_stop() && !it.is_of_another(self.membership));
-            tell(&self.report, FromStore::Events { revision, pairs }).await?;
-            if is_removed {
-                return Err(Ended::Refused(Mismatch::Removed { must_stop: true }, None));
-            }
+        self.seen_revision(pairs).await
+    }
+
+    /// Handles all events of one revision.
+    async fn seen_revision(&mut self, pairs: Vec<Pair>) -> Result<(), Ended> {
+        let Some(revision) = pairs.last().map(|last| last.modified) else { return Ok(()) };
+        self.seen = revision;
+        self.last_answer.now();
+        // If another host has this exit's name, this link must not take over that host's membership. The next connection decides
+        // whose membership is the later one.
+        let own = pairs.iter().filter(|pair| pair.key == self.member.as_bytes());
+        let mut numbers = own.filter_map(|pair| pair.parse::<Member>("exit")?.membership);
+        if numbers.any(|number| self.membership.is_some_and(|own| own != number)) {
+            return Err(anyhow!("this exit's place in the fleet has changed").into());
         }
-        Ok(())
+        // The exit learns of its removal at once, because its etcd user is removed soon.
+        let own = pairs.iter().filter(|pair| pair.key == self.removed.as_bytes());
+        let mut own = own.filter_map(Pair::removed);
+        let is_removed = own.any(|it: Removed| it.must_stop() && !it.is_of_another(self.membership));
+        tell(&self.report, FromStore::Events { revision, pairs }).await?;
+        match is_removed {
+            true => Err(Ended::Refused(Mismatch::Removed { must_stop: true }, None)),
+            false => Ok(()),
+        }
     }
 
     async fn carry_out(&mut self, command: ToStore) -> anyhow::Result<()> {
