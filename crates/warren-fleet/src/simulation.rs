@@ -64,7 +64,7 @@ fn run(seed: u64) {
     world.wait(2_000);
     for _ in 0..15 + random.below(25) {
         // A removed exit is away for a while, which makes other trouble rarer.
-        Trouble::draw(&mut random, seed % 2 == 1).make(&mut world, &mut random);
+        Trouble::draw(&mut random, world.are_exits_removed).make(&mut world, &mut random);
         let pause = match random.below(8) {
             0 => random.below(14_000),
             1..=3 => random.below(2_500),

@@ -125,6 +125,16 @@ impl World {
         self.wait(2_500);
     }
 
+    /// Lets an operator remove an exit, or lets the one that is out join again and read the store.
+    pub(super) fn remove_or_join(&mut self, exit: usize, random: &mut Random) {
+        if self.exit_that_is_out().is_none() {
+            self.remove_exit(exit, random);
+        } else {
+            self.join_again();
+            self.wait(2_500);
+        }
+    }
+
     /// Lets the exit that is out join again, with a new ticket.
     pub(super) fn join_again(&mut self) {
         if let Some(exit) = self.exit_that_is_out().filter(|_| !self.is_recovering) {

@@ -45,6 +45,8 @@ pub(super) struct World {
     backup: Option<MapStore>,
     /// Set from a restore until every exit uses the recovered store again.
     pub(super) is_recovering: bool,
+    /// Whether operators also remove exits.
+    pub(super) are_exits_removed: bool,
     asked: BTreeMap<(usize, StoreRequestId), Asked>,
     next: u64,
     steps: u64,
@@ -75,6 +77,7 @@ impl World {
             random,
             backup: None,
             is_recovering: false,
+            are_exits_removed: seed % 2 == 1,
             asked: BTreeMap::new(),
             next: 0,
             steps: 0,
@@ -332,6 +335,14 @@ impl World {
         }
         let Some(backup) = self.backup.take() else { return };
         self.let_copies_age(random);
+        // An exit that has joined again in the meantime needs a copy, too.
+        if self.sites.iter().any(|site| site.disk.is_none()) {
+            self.backup = Some(backup);
+            self.sites.iter_mut().for_each(|site| site.cut_until = site.cut_until.map(|_| self.now));
+            return;
+        }
+        // A backup that was made in the meantime would lack the recovery.
+        self.backup = None;
         self.is_recovering = true;
         for site in &mut self.sites {
             site.lose_store(&mut self.store, &mut self.random, self.now);
@@ -360,7 +371,9 @@ impl World {
         for (cut, exit) in order.into_iter().enumerate() {
             for _ in 0..random.below(3) {
                 let at = order[cut + usize::try_from(random.below((EXITS - cut) as u64)).unwrap()];
-                if random.once_in(2) {
+                if self.are_exits_removed && random.once_in(3) {
+                    self.remove_or_join(at, random);
+                } else if random.once_in(2) {
                     self.invite(at, random);
                 } else {
                     self.remove(at, random);
