@@ -274,6 +274,7 @@ fn recovered_with_a_confined_user(fleet: &mut Secure, by: &str) -> String {
     fleet_ok(&a, &["remove", "b", "--force"]);
     assert!(!fleet.opens("b"));
     let backup = fleet.store.back_up();
+    fleet_ok(&a, &["remove", "b", "--stopped"]);
     join("b", "b2");
     assert!(fleet.opens("b"), "the control: it has joined again");
     let again = Exit::start(&at("b2"), "b").ready();
