@@ -337,6 +337,7 @@ mod tests {
             strangers: turned_away(&Tuning::default().settings.strangers),
             handshakes_in_flight: 0,
             handshakes_timed_out: 0,
+            is_disk_failing: false,
             fleet: None,
         };
         Status::exit(exit, observed(&Tuning::default(), &RateMeter::new(Instant::now())))

@@ -148,6 +148,11 @@ impl Clients {
         &self.store
     }
 
+    /// Whether changes of clients cannot be written to the disk.
+    pub(crate) fn is_disk_failing(&self) -> bool {
+        self.is_failing || self.fleet.as_ref().is_some_and(|fleet| fleet.is_disk_failing())
+    }
+
     /// Returns the counts of events of sessions and connections since the start.
     pub(crate) fn events(&self) -> &EventCounts {
         &self.events

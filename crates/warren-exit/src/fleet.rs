@@ -555,6 +555,11 @@ impl Fleet {
         }
     }
 
+    /// Whether the clients cannot be written to the disk.
+    pub(crate) fn is_disk_failing(&self) -> bool {
+        self.is_failing
+    }
+
     /// Sends the exit's clients to other exits for good, because the exit ends.
     pub(crate) fn drain(&mut self) {
         self.serving.end();

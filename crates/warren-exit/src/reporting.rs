@@ -228,6 +228,7 @@ impl Reporting {
             strangers: turned_away(&tuning.settings.strangers),
             handshakes_in_flight: handshakes.in_flight,
             handshakes_timed_out: handshakes.timed_out,
+            is_disk_failing: clients.is_disk_failing(),
             fleet: clients.fleet_status(),
         };
         let observed = Observed {

@@ -32,12 +32,15 @@ pub struct ExitStatus {
     /// Handshakes that took too long, since the start.
     #[serde(default)]
     pub handshakes_timed_out: u64,
+    /// Whether changes of clients cannot be written to the disk, so that they would be lost at a restart.
+    #[serde(default)]
+    pub is_disk_failing: bool,
     /// The state of the exit's fleet. Absent if the exit belongs to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStatus>,
 }
 
-/// The state of an exit's fleet, as the exit sees it. There are 19 fields because each is a documented key of `warren status exit
+/// The state of an exit's fleet, as the exit sees it. There are 20 fields because each is a documented key of `warren status exit
 /// --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetStatus {

@@ -136,6 +136,12 @@ impl MetricsPage {
             .map_or((0, 0), |exit| (exit.handshakes_in_flight, exit.handshakes_timed_out));
         families.gauge("warren_handshakes_in_flight", "TLS handshakes under way.", in_flight)?;
         families.counter("warren_handshakes_timed_out", "TLS handshakes that took too long.", timed_out)?;
+        let is_disk_failing = self.status.exit.as_ref().is_some_and(|exit| exit.is_disk_failing);
+        families.gauge(
+            "warren_disk_failing",
+            "Whether changes of clients cannot be written to the disk.",
+            u32::from(is_disk_failing),
+        )?;
         let strangers = self.status.exit.iter().flat_map(|exit| &exit.strangers);
         families.counters(
             "warren_strangers",

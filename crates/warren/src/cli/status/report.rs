@@ -116,6 +116,13 @@ pub(super) fn add_trouble(fields: &mut Fields, status: &Status) {
         client.warnings.iter().for_each(|warning| fields.add("warning", warning.clone()));
         fields.add_some("last error", client.last_error.clone());
     }
+    if status.exit.as_ref().is_some_and(|exit| exit.is_disk_failing) {
+        fields.add(
+            "disk",
+            "changes of clients cannot be written, so a removed client may come back when this exit restarts; make room on the disk"
+                .to_owned(),
+        );
+    }
     if let Some(fleet) = status.exit.as_ref().and_then(|exit| exit.fleet.as_ref()) {
         fleet::add_trouble(fields, fleet);
     }

@@ -247,6 +247,7 @@ mod tests {
             strangers: [("no_proof".to_owned(), 7)].into(),
             handshakes_in_flight: 0,
             handshakes_timed_out: 0,
+            is_disk_failing: false,
             fleet: None,
         });
 

@@ -73,6 +73,7 @@ fn the_largest_values_and_names_fit_80_columns_below_their_titles() {
         strangers: Default::default(),
         handshakes_in_flight: 0,
         handshakes_timed_out: 0,
+        is_disk_failing: false,
         fleet: None,
     });
     let start = Instant::now();
