@@ -364,6 +364,11 @@ impl Removed {
         (self.removal, self.membership) != (other.removal, other.membership)
     }
 
+    /// Whether the exit may still serve, because it has not confirmed that it stops, and its time is not over.
+    pub(crate) fn may_serve(&self, now: SystemTime) -> bool {
+        self.removal.is_some_and(|removal| removal.may_serve(now))
+    }
+
     /// Whether another membership of the exit has ended than the one with this number.
     pub(crate) fn is_of_another(&self, membership: Option<u64>) -> bool {
         let differs = self.membership.zip(membership).is_some_and(|(ended, own)| ended != own);

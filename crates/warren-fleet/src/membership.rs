@@ -21,6 +21,19 @@ pub(crate) async fn get(store: &mut impl Transact, key: &str) -> anyhow::Result<
     Ok(store.some(key, key).await?.into_iter().find(|pair| pair.key == key.as_bytes()))
 }
 
+/// The end of an exit's membership, if it was removed or has left.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn ended(
+    store: &mut impl Transact,
+    keys: &Keys,
+    exit: &ExitId,
+) -> anyhow::Result<Option<Removed>> {
+    let pair = get(store, &keys.name(&Key::RemovedExit(exit.clone()))).await?;
+    Ok(pair.and_then(|pair| pair.removed()))
+}
+
 /// Makes an exit a member of its fleet again, after a recovery from a backup that is older than its membership. If the backup has the
 /// exit with an earlier membership, the present one takes its place. Does nothing if the exit was removed from this membership.
 ///

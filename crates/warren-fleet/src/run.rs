@@ -159,8 +159,11 @@ struct Disk {
 impl Disk {
     /// Whether the latest save has succeeded. An exit that could forget its removal must not confirm it.
     fn is_saved(&self) -> bool {
-        let is_saving = self.saving.as_ref().is_some_and(|saving| !saving.is_finished());
-        !is_saving && !self.has_failed.load(Ordering::Relaxed)
+        !self.is_saving() && !self.has_failed.load(Ordering::Relaxed)
+    }
+
+    fn is_saving(&self) -> bool {
+        self.saving.as_ref().is_some_and(|saving| !saving.is_finished())
     }
 }
 
@@ -405,7 +408,7 @@ impl Runner {
         {
             self.is_recording = self.store.send(ToStore::Sessions(batch));
         }
-        let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
+        let is_saving = self.disk.is_saving();
         if now >= self.due.save && !is_saving {
             let took = Duration::from_millis(self.disk.took.load(Ordering::Relaxed));
             self.due.save = now + SAVE.max(took * SAVING_SHARE);
@@ -472,7 +475,7 @@ impl Runner {
 
     /// Saves the copy if rows have changed, and otherwise only the link's position.
     fn save(&mut self) {
-        let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
+        let is_saving = self.disk.is_saving();
         if !is_saving && self.disk.has_failed.swap(false, Ordering::Relaxed) {
             // The whole copy is saved once more, because the failed save has left the disk out of date.
             (self.disk.position, self.disk.changes) = (None, u64::MAX);

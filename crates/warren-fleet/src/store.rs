@@ -154,6 +154,11 @@ fn sentence(error: &etcd_client::Error) -> String {
     if text.is_empty() { "the connection has failed".to_owned() } else { text }
 }
 
+/// Whether the store has refused a right.
+pub(crate) fn is_denied(error: &anyhow::Error) -> bool {
+    format!("{error:#}").contains("permission denied")
+}
+
 /// Reads a fleet's agreement, and the state of the store.
 pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
     let kinds: [fn(ExitId) -> Key; 4] = [Key::Position, Key::Written, Key::Member, Key::RemovedExit];

@@ -15,9 +15,9 @@ use warren_fleet_link::ExitId;
 
 use crate::config::FleetConfig;
 use crate::keys::{Key, Keys};
-use crate::link::Pair;
+use crate::membership::ended;
 use crate::once::Once;
-use crate::store::{ANSWER_TIMEOUT, in_words, pairs_of};
+use crate::store::{ANSWER_TIMEOUT, in_words, is_denied, pairs_of};
 
 /// How often a link searches for users whose tickets have ended.
 const EVERY: Duration = Duration::from_secs(10);
@@ -47,6 +47,11 @@ pub(crate) fn user_name(fleet: &str, exit: &ExitId) -> String {
     format!("warren-{fleet}-{exit}")
 }
 
+/// The right of an exit in the fleet: to read and write all of the fleet's keys.
+fn right_of_member(keys: &Keys) -> Permission {
+    Permission::read_write(keys.prefix()).with_prefix()
+}
+
 /// Makes a user, and a role that may write only the fleet's keys. Without a password, only a certificate proves the user.
 ///
 /// # Errors
@@ -60,7 +65,7 @@ pub(crate) async fn add(
     // The user of an earlier ticket goes first. Otherwise it would get the rights of the new one.
     unless(auth.user_delete(name).await, "user name not found")?;
     let _: Option<RoleAddResponse> = unless(auth.role_add(name).await, "already exists")?;
-    in_words(auth.role_grant_permission(name, Permission::read_write(keys.prefix()).with_prefix()).await)?;
+    in_words(auth.role_grant_permission(name, right_of_member(keys)).await)?;
     let options = password.is_none().then(|| UserAddOptions::new().with_no_pwd());
     in_words(auth.user_add(name, password.unwrap_or_default(), options).await)?;
     in_words(auth.user_grant_role(name, name).await)?;
@@ -135,10 +140,8 @@ fn is_for(right: &Permission, key: &str) -> bool {
 
 /// Whether a removed exit may still learn of its removal, because it has not confirmed it and may still serve.
 async fn may_learn(client: &mut Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
-    let key = keys.name(&Key::RemovedExit(exit.clone()));
-    let read = timeout(ANSWER_TIMEOUT, client.get(key, None)).await.context("the store does not answer")?;
-    let removal = pairs_of(&in_words(read)?).first().and_then(Pair::removed).and_then(|it| it.removal);
-    Ok(removal.is_some_and(|removal| removal.may_serve(SystemTime::now())))
+    let removed = ended(client, keys, exit).await?;
+    Ok(removed.is_some_and(|removed| removed.may_serve(SystemTime::now())))
 }
 
 /// Returns the answer, or `None` if the error says that there was nothing to do.
@@ -285,9 +288,9 @@ pub(crate) async fn keep(client: &mut Client, keys: &Keys, exit: &ExitId) -> any
 /// # Errors
 /// If the store refuses, as it does unless the command's own user may grant rights, or if the store does not answer.
 pub(crate) async fn unconfine(client: &Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<()> {
-    let (name, right) = (user_name(keys.name_of_fleet(), exit), Permission::read_write(keys.prefix()));
     let mut auth = client.auth_client();
-    let granted = timeout(ANSWER_TIMEOUT, auth.role_grant_permission(name, right.with_prefix())).await;
+    let granting = auth.role_grant_permission(user_name(keys.name_of_fleet(), exit), right_of_member(keys));
+    let granted = timeout(ANSWER_TIMEOUT, granting).await;
     unless(granted.context("the store does not answer")?, "role name not found").map(drop)
 }
 
@@ -353,7 +356,7 @@ async fn sweep(
             ),
             Ok(false) => {}
             // Another link may have the right. The operator also sees the user in `warren fleet status`.
-            Err(error) if format!("{error:#}").contains("permission denied") => {}
+            Err(error) if is_denied(&error) => {}
             Err(error) => return Err(error),
         }
     }

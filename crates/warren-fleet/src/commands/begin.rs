@@ -132,11 +132,11 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     };
     reached("fleet begun");
     let begun = complete(&directories, &config, &mut Begun { client, keys, revision }, &registry).await;
-    let open = warning_of_open_store(&config).await?;
     let count = begun.map_err(|error| match error.is::<BegunAgain>() {
         true => error,
         false => error.context("the fleet was begun, but is not complete; run this again"),
     })?;
+    let open = warning_of_open_store(&config).await?;
     print(&format!(
         "Fleet {:?} has begun with {}. {} is written.\nNext: put `[fleet]` with `name = \"{}\"` into exit.toml, \
          then run `systemctl enable --now warren-fleet` and `systemctl restart warren-exit`.\nFor each further exit: `warren fleet ticket NAME`.\n{open}",

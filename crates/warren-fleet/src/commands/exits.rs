@@ -14,11 +14,10 @@ use super::{Connected, connect, print};
 use crate::config::{exit_toml, is_there};
 use crate::exits::Removal;
 use crate::keys::Key;
-use crate::link::Pair;
-use crate::membership::{confirm_removal, take_out};
+use crate::membership::{confirm_removal, ended, take_out};
 use crate::run::Directories;
 use crate::snapshot::StateDirectory;
-use crate::store::{has_found, in_words, pairs_of};
+use crate::store::{has_found, in_words};
 use crate::users::{self, user_name};
 
 /// How long to wait until a removed exit confirms that it stops serving. Its link looks at the store every two seconds.
@@ -199,11 +198,9 @@ async fn left_serving(
         let clause = ", and counts as stopped from now on".to_owned();
         return Ok(Left { clause, may_serve: false });
     }
-    let key = fleet.keys.name(&Key::RemovedExit(exit.clone()));
     let began = Instant::now();
     loop {
-        let found = in_words(fleet.client.get(key.as_str(), None).await)?;
-        let removal = pairs_of(&found).first().and_then(Pair::removed).and_then(|removed| removed.removal);
+        let removal = ended(&mut fleet.client, &fleet.keys, exit).await?.and_then(|removed| removed.removal);
         // Without this value, the exit has joined again or has left.
         let Some(removal) = removal.filter(|removal| removal.may_serve(SystemTime::now())) else {
             return Ok(Left { clause: String::new(), may_serve: false });
@@ -264,7 +261,9 @@ async fn access_left(fleet: &Connected, exit: &ExitId, had_user: bool) -> anyhow
             "{exit} stops as soon as it reaches the store. Its etcd user can do nothing else there.\n"
         ),
         false => {
-            format!("{exit} can still use the store, because it does not use an etcd user of its own.\n")
+            format!(
+                "No etcd user limits {exit}: with another user, or with etcd's authentication off, it can still use the store.\n"
+            )
         }
     })
 }

@@ -29,7 +29,7 @@ use crate::meta::Meta;
 use crate::planted::reached;
 use crate::run::Directories;
 use crate::snapshot::StateDirectory;
-use crate::store::{ANSWER_TIMEOUT, StoreOptions, in_words, pairs_of};
+use crate::store::{ANSWER_TIMEOUT, StoreOptions, in_words, is_denied, pairs_of};
 use crate::users::{self, Grant};
 
 /// `warren fleet join`.
@@ -257,8 +257,7 @@ async fn look(options: &StoreOptions, ticket: &Ticket) -> Result<(Client, Meta),
 
 /// Whether the store has refused a user, which it does once the user is removed.
 fn is_void(error: &anyhow::Error) -> bool {
-    let text = format!("{error:#}");
-    ["permission denied", "authentication failed"].iter().any(|part| text.contains(part))
+    is_denied(error) || format!("{error:#}").contains("authentication failed")
 }
 
 /// The outcome of redeeming a ticket.

@@ -18,9 +18,9 @@ use super::{Connected, connect, print};
 use crate::certificates::common_name;
 use crate::config::{StoreConfig, read_identity, read_text};
 use crate::keys::{Key, Keys, is_fleet_name};
-use crate::link::Pair;
+use crate::membership::ended;
 use crate::run::{Directories, random_name};
-use crate::store::{StoreOptions, has_found, in_words, pairs_of};
+use crate::store::{StoreOptions, has_found, in_words, is_denied};
 use crate::users::{self, Grant, user_name};
 
 /// The beginning of every ticket.
@@ -194,7 +194,7 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         Err(error) => {
             in_words(fleet.client.delete(ticket.key(&fleet.keys), None).await)?;
             // Without the right to make users, there is no user to remove.
-            if format!("{error:#}").contains("permission denied") {
+            if is_denied(&error) {
                 in_words(fleet.client.delete(fleet.keys.grant(&ticket.exit), None).await)?;
             }
             return Err(error);
@@ -205,9 +205,8 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
 
 /// Refuses the name of a removed exit that may still serve. With a new exit of that name, nobody would see the removed one.
 async fn check_stopped(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<()> {
-    let found = in_words(fleet.client.get(fleet.keys.name(&Key::RemovedExit(exit.clone())), None).await)?;
-    let removal = pairs_of(&found).first().and_then(Pair::removed).and_then(|removed| removed.removal);
-    if removal.is_some_and(|removal| removal.may_serve(SystemTime::now())) {
+    let removed = ended(&mut fleet.client, &fleet.keys, exit).await?;
+    if removed.is_some_and(|removed| removed.may_serve(SystemTime::now())) {
         bail!(
             "{exit} was removed and has not confirmed that it stops, so it may still serve; stop it on its host and run `warren fleet remove \
              {exit} --stopped`, or choose another name"
@@ -218,8 +217,7 @@ async fn check_stopped(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<(
 
 /// Whether an exit of this name was removed or has left, or an earlier ticket for it was made.
 async fn was_used(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<bool> {
-    let removed = fleet.keys.name(&Key::RemovedExit(exit.clone()));
-    let is_removed = !in_words(fleet.client.get(removed, None).await)?.kvs().is_empty();
+    let is_removed = ended(&mut fleet.client, &fleet.keys, exit).await?.is_some();
     Ok(is_removed || users::granted(&mut fleet.client, &fleet.keys, exit).await?.is_some())
 }
 

@@ -237,6 +237,17 @@ fn a_removal_keeps_its_force_in_a_recovery() {
     assert!(!changes.contains(&id("e")));
 }
 
+/// The basis of a link whose copy is of revision 130, after a recovery with a copy of revision 100 and a backup of revision 50.
+fn of_a_returning_link() -> Basis {
+    let meta = Meta {
+        recoveries: vec![Recovery { epoch: 1, revision: 100, store: 50 }],
+        epoch: 2,
+        ..crate::link::tests::meta()
+    };
+    let position = Position { epoch: 1, revision: 130, ..Position::default() };
+    Basis::of_link(&position, &meta, &Found { began: 60, ..crate::returned::tests::found() })
+}
+
 #[test]
 fn an_exit_that_has_confirmed_its_removal_counts_as_stopped_whichever_copy_returns_last() {
     let e = || ExitId::try_from("e".to_owned()).unwrap();
@@ -244,14 +255,7 @@ fn an_exit_that_has_confirmed_its_removal_counts_as_stopped_whichever_copy_retur
         let removal = Some(Removal { until: None, has_stopped });
         Removed { removal, membership: Some(membership), ..left(at) }
     };
-    let meta = Meta {
-        recoveries: vec![Recovery { epoch: 1, revision: 100, store: 50 }],
-        epoch: 2,
-        ..crate::link::tests::meta()
-    };
-    let position = Position { epoch: 1, revision: 130, ..Position::default() };
-    let found = Found { began: 60, ..crate::returned::tests::found() };
-    let basis = Basis::of_link(&position, &meta, &found);
+    let basis = of_a_returning_link();
     let is_written = |copied: Removed, stored: Removed| {
         let store = ExitsInStore { removed: [(e(), stored)].into(), ..ExitsInStore::default() };
         !removed_exits(&[(e(), copied)].into(), &store, basis).is_empty()
@@ -303,14 +307,7 @@ fn an_exit_whose_own_copy_lacks_its_removal_is_removed_by_another_copy() {
     let copied = |membership| {
         [(id("b"), Removed { removal: Some(Removal::default()), membership, ..left(120) })].into()
     };
-    let meta = Meta {
-        recoveries: vec![Recovery { epoch: 1, revision: 100, store: 50 }],
-        epoch: 2,
-        ..crate::link::tests::meta()
-    };
-    let position = Position { epoch: 1, revision: 130, ..Position::default() };
-    let found = Found { began: 60, ..crate::returned::tests::found() };
-    let basis = Basis::of_link(&position, &meta, &found);
+    let basis = of_a_returning_link();
     // The exit has come back after the recovery began.
     let mut store = ExitsInStore::default();
     let joined_again = Some(Member { membership: Some(2), ..Member::default() });

@@ -17,7 +17,7 @@ use warren_config::sentence;
 use warren_fleet_link::ExitId;
 
 use super::replay::{Returning, replay};
-use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, read_pages};
+use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, is_denied, read_pages};
 use crate::exits::{Member, Removed};
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
@@ -246,11 +246,6 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
         seen: 0,
     };
     connection.run(watch, commands).await
-}
-
-/// Whether the store has refused the link's user a right.
-fn is_denied(error: &anyhow::Error) -> bool {
-    format!("{error:#}").contains("permission denied")
 }
 
 /// The removal of this exit from its present membership, if its user may read nothing else any more (`users::confine`). Confirms the

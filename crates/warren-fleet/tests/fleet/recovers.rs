@@ -1,5 +1,6 @@
 //! `warren fleet recover`: nothing that any exit knows is lost, and nobody who was removed or disabled comes back.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use warren_fleet_link::{FleetMessage, Outcome, StoreLink};
@@ -123,8 +124,8 @@ fn an_exit_that_is_not_in_the_backup_does_not_join_by_itself() {
     assert!(!must_stop(&fleet.exits[3]), "nobody has removed it, but it sends its clients away");
 }
 
-#[test]
-fn a_removal_since_the_backup_still_stops_its_exit_and_one_before_an_exit_came_back_does_not() {
+/// A fleet of which exit c was removed and has confirmed it, the first exit's directory, and a backup.
+fn without_c() -> (Fleet, PathBuf, PathBuf) {
     let mut fleet = three_exits();
     let a = fleet.exits[0].directory.clone();
     // An exit that has just been linked may still write its own key.
@@ -133,6 +134,12 @@ fn a_removal_since_the_backup_still_stops_its_exit_and_one_before_an_exit_came_b
     fleet.exits[2].wait("c is removed", |seen| is_refused(seen.store.as_ref()).then_some(()));
     fleet.exits[2].stop_link("TERM");
     let backup = fleet.store.back_up();
+    (fleet, a, backup)
+}
+
+#[test]
+fn a_removal_since_the_backup_still_stops_its_exit_and_one_before_an_exit_came_back_does_not() {
+    let (mut fleet, a, backup) = without_c();
     let again = Exit::further(&fleet.exits[0], &fleet.directory.path().join("e"), "c", &[]).ready();
     fleet.exits.push(again);
     fleet.exits[0].wait("c is back", |seen| (seen.exits.len() == 3).then_some(()));
@@ -199,13 +206,7 @@ fn an_exit_recovers_from_a_backup_that_has_the_end_of_its_earlier_membership() {
 
 #[test]
 fn a_store_of_an_earlier_epoch_does_not_stop_an_exit_for_its_earlier_removal() {
-    let mut fleet = three_exits();
-    let a = fleet.exits[0].directory.clone();
-    fleet.exits[0].wait("all are known", |seen| (seen.exits.len() == 3).then_some(()));
-    fleet_ok(&a, &["remove", "c", "--force"]);
-    fleet.exits[2].wait("c is removed", |seen| is_refused(seen.store.as_ref()).then_some(()));
-    fleet.exits[2].stop_link("TERM");
-    let backup = fleet.store.back_up();
+    let (mut fleet, a, backup) = without_c();
     // A recovery, after which the copies are of a later epoch than the backup.
     fleet.exits[0].store(&[client("anna", key(1)).into()]);
     std::thread::sleep(Duration::from_secs(2));
