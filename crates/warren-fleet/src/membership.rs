@@ -8,31 +8,13 @@ use warren_fleet_link::ExitId;
 
 use crate::exits::{Member, Removal, Removed, milliseconds};
 use crate::keys::{Key, Keys};
-use crate::link::{Pair, Transaction};
-use crate::store::Transact;
+use crate::link::Transaction;
+use crate::store::{Transact, get};
 use crate::transaction::Expected;
 use crate::users::Grant;
 
 /// How often a forced removal is tried, if the exit's link writes its own value meanwhile. It does so only when that value changes.
 const ROUNDS: usize = 5;
-
-/// Reads one key.
-pub(crate) async fn get(store: &mut impl Transact, key: &str) -> anyhow::Result<Option<Pair>> {
-    Ok(store.some(key, key).await?.into_iter().find(|pair| pair.key == key.as_bytes()))
-}
-
-/// The end of an exit's membership, if it was removed or has left.
-///
-/// # Errors
-/// If the store does not answer.
-pub(crate) async fn ended(
-    store: &mut impl Transact,
-    keys: &Keys,
-    exit: &ExitId,
-) -> anyhow::Result<Option<Removed>> {
-    let pair = get(store, &keys.name(&Key::RemovedExit(exit.clone()))).await?;
-    Ok(pair.and_then(|pair| pair.removed()))
-}
 
 /// Makes an exit a member of its fleet again, after a recovery from a backup that is older than its membership. If the backup has the
 /// exit with an earlier membership, the present one takes its place. Does nothing if the exit was removed from this membership.
@@ -161,6 +143,7 @@ mod tests {
     use warren_session::PublicKey;
 
     use super::*;
+    use crate::link::Pair;
     use crate::simulation::store::{MapStore, at_once};
 
     #[test]

@@ -305,6 +305,24 @@ pub(crate) trait Transact {
     async fn transact(&mut self, transaction: &Transaction) -> anyhow::Result<Option<i64>>;
 }
 
+/// Reads one key.
+pub(crate) async fn get(store: &mut impl Transact, key: &str) -> anyhow::Result<Option<Pair>> {
+    Ok(store.some(key, key).await?.into_iter().find(|pair| pair.key == key.as_bytes()))
+}
+
+/// The end of an exit's membership, if it was removed or has left.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn ended(
+    store: &mut impl Transact,
+    keys: &Keys,
+    exit: &ExitId,
+) -> anyhow::Result<Option<Removed>> {
+    let pair = get(store, &keys.name(&Key::RemovedExit(exit.clone()))).await?;
+    Ok(pair.and_then(|pair| pair.removed()))
+}
+
 /// A store that says when its exits have joined.
 pub(crate) trait ReadExits {
     /// Reads which exits belong to the fleet and which were removed.

@@ -15,9 +15,8 @@ use warren_fleet_link::ExitId;
 
 use crate::config::FleetConfig;
 use crate::keys::{Key, Keys};
-use crate::membership::ended;
 use crate::once::Once;
-use crate::store::{ANSWER_TIMEOUT, in_words, is_denied, pairs_of};
+use crate::store::{ANSWER_TIMEOUT, ended, in_words, is_denied, pairs_of};
 
 /// How often a link searches for users whose tickets have ended.
 const EVERY: Duration = Duration::from_secs(10);

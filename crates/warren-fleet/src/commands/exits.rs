@@ -14,10 +14,10 @@ use super::{Connected, connect, print};
 use crate::config::{exit_toml, is_there};
 use crate::exits::Removal;
 use crate::keys::Key;
-use crate::membership::{confirm_removal, ended, take_out};
+use crate::membership::{confirm_removal, take_out};
 use crate::run::Directories;
 use crate::snapshot::StateDirectory;
-use crate::store::{has_found, in_words};
+use crate::store::{ended, has_found, in_words};
 use crate::users::{self, user_name};
 
 /// How long to wait until a removed exit confirms that it stops serving. Its link looks at the store every two seconds.

@@ -28,11 +28,11 @@ use crate::config::{FleetConfig, exit_toml, is_absent, is_there};
 use crate::exits::{Member, Removed};
 use crate::keys::Key;
 use crate::link::{Pair, rows_of};
-use crate::membership::{get, leaving};
+use crate::membership::leaving;
 use crate::planted::reached;
 use crate::run::Directories;
 use crate::snapshot::{Owner, StateDirectory};
-use crate::store::{Transact as _, in_words, read_all};
+use crate::store::{Transact as _, get, in_words, read_all};
 use crate::transaction::Expected;
 use crate::users::{self, user_name};
 

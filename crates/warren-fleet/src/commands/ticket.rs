@@ -18,9 +18,8 @@ use super::{Connected, connect, print};
 use crate::certificates::common_name;
 use crate::config::{StoreConfig, read_identity, read_text};
 use crate::keys::{Key, Keys, is_fleet_name};
-use crate::membership::ended;
 use crate::run::{Directories, random_name};
-use crate::store::{StoreOptions, has_found, in_words, is_denied};
+use crate::store::{StoreOptions, ended, has_found, in_words, is_denied};
 use crate::users::{self, Grant, user_name};
 
 /// The beginning of every ticket.

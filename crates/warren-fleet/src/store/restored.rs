@@ -12,11 +12,12 @@ use super::{ReadExits, Transact, apply};
 use crate::exits::Member;
 use crate::keys::{Key, Keys};
 use crate::link::{Contents, Transaction, rows_of};
-use crate::membership::{get, leaving, put_back};
+use crate::membership::{leaving, put_back};
 use crate::recovery::{
     Basis, ExitChanges, ExitsInStore, Removals, clients, exits, revocations, without_lease,
 };
 use crate::rows::{Rows, named};
+use crate::store::get;
 use crate::transaction::Expected;
 
 /// How many times the store is compared with the copy, if others change the same rows in the meantime.

@@ -17,11 +17,11 @@ use warren_config::sentence;
 use warren_fleet_link::ExitId;
 
 use super::replay::{Returning, replay};
-use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, is_denied, read_pages};
+use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, get, in_words, is_denied, read_pages};
 use crate::exits::{Member, Removed};
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
-use crate::membership::{confirm_removal, get};
+use crate::membership::confirm_removal;
 use crate::meta::{Meta, Mismatch, Position, check};
 use crate::recovery::BesideRows;
 use crate::rows::Rows;
