@@ -223,7 +223,7 @@ impl<'a> Bed<'a> {
     }
 
     fn change(&self, change: &Change) -> anyhow::Result<()> {
-        let wire = self.topology.wire.as_ref().context("the hosts are joined by a wire")?;
+        let wire = self.topology.wire.as_ref().context("there is no wire between the hosts")?;
         wire.handle.change(&change.each_way(Ways::Both)).map(drop)
     }
 

@@ -101,7 +101,7 @@ impl Meter<'_> {
     }
 
     fn handle(&self) -> anyhow::Result<&Handle> {
-        Ok(&self.topology.wire.as_ref().context("the hosts are joined by a wire")?.handle)
+        Ok(&self.topology.wire.as_ref().context("there is no wire between the hosts")?.handle)
     }
 
     fn wire(&self) -> anyhow::Result<DirectionState> {

@@ -38,7 +38,7 @@ fn open_to(directory: &Path, group: u32) -> anyhow::Result<()> {
     let mode = above.metadata().context("cannot inspect the directory above")?.permissions().mode();
     if mode & 0o055 != 0o055 {
         std::fs::set_permissions(above, std::fs::Permissions::from_mode(0o755))
-            .context("cannot open the directory above to all")?;
+            .context("cannot let all users into the directory above")?;
     }
     chown(directory, None, Some(group)).context("cannot give the directory to the group")?;
     // Members may open files in the directory, but not list it.

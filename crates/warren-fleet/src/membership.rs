@@ -104,7 +104,9 @@ pub(crate) async fn take_out(
         return Ok(false);
     }
     match is_forced {
-        true => bail!("{exit} is not removed, because it changes all the time; run this again"),
+        true => {
+            bail!("{exit} was not removed, because its entry in the store keeps changing; run this again")
+        }
         false => {
             bail!(
                 "{exit} serves clients now, or has just changed; drain it and stop it on its host, then run this again with --stopped; or use --force"

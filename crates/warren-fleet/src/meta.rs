@@ -102,7 +102,7 @@ pub(crate) enum Mismatch {
         must_stop: bool,
     },
     #[error(
-        "this exit was removed from the fleet, and another host has joined by its name; run `warren fleet leave` here, and join again by another name"
+        "this exit was removed from the fleet, and another host has joined under its name; run `warren fleet leave` here, and join again under another name"
     )]
     Replaced {
         /// Whether the exit must stop serving.

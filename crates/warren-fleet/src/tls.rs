@@ -48,7 +48,7 @@ pub(crate) fn check_pair(
         Err(Error::InconsistentKeys(_)) => bail!(
             "{key_name} is not the private key of {certificate_name}; name the two files that were made together"
         ),
-        Err(error) => bail!("{certificate_name} and {key_name} cannot be used: {error}; make others"),
+        Err(error) => bail!("{certificate_name} and {key_name} cannot be used: {error}; make new ones"),
     }
 }
 

@@ -655,7 +655,8 @@ fn a_store_with_certificates_and_users_lets_each_exit_write_its_own_fleet_only()
     b.store(&[client("anna", key(1)).into()]);
     // The authority's certificate, this exit's own, and that of each member.
     let status = fleet_ok(&at("b"), &["status"]);
-    let line = status.lines().find(|line| line.starts_with("Days left of the store's certificates: ca "));
+    let line =
+        status.lines().find(|line| line.starts_with("Days until the store's certificates expire: ca "));
     let line = line.unwrap_or_else(|| panic!("no certificates: {status}"));
     assert!(line.contains(", client ") && line.matches("server 127.0.0.1:").count() == 3, "{line}");
     wait_for("she is known", Duration::from_secs(5), || a.client(key(1)).map(drop));

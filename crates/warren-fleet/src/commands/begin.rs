@@ -347,7 +347,7 @@ impl Begun {
 /// Another `init` has won.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "another host has just begun this fleet with an exit of the same name, so this host is not in it; name this exit otherwise, and join \
+    "another host has just begun this fleet with an exit of the same name, so this host is not in it; give this exit another name, and join \
      the fleet with a ticket from that host (`warren fleet ticket NAME`)"
 )]
 struct BegunAgain;

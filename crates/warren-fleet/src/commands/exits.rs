@@ -262,7 +262,7 @@ async fn access_left(fleet: &Connected, exit: &ExitId, had_user: bool) -> anyhow
         ),
         false => {
             format!(
-                "No etcd user limits {exit}: with another user, or with etcd's authentication off, it can still use the store.\n"
+                "No etcd user restricts {exit}. It can still use the store with another user, or if etcd's authentication is off.\n"
             )
         }
     })

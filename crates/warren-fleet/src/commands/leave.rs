@@ -322,7 +322,7 @@ async fn take_out(
     let host =
         granted.as_ref().and_then(|granted| granted.grant.host.clone()).filter(|host| !host.is_empty());
     if host.is_some() && host != own_host {
-        return Ok(" Another host has joined the fleet by this name, and stays in it.".to_owned());
+        return Ok(" Another host has joined the fleet under this name, and stays in it.".to_owned());
     }
     let [member, removed] = [Key::Member(config.exit.clone()), Key::RemovedExit(config.exit.clone())]
         .map(|key| fleet.keys.name(&key));
@@ -333,7 +333,7 @@ async fn take_out(
         .is_some_and(|granted| granted.grant.host.is_none() && !granted.grant.ticket.is_empty());
     if has_newer_ticket && member.is_none() {
         return Ok(
-            " It was out of the fleet already. The newer ticket for its name is still good.".to_owned()
+            " It was out of the fleet already. The newer ticket for its name is still valid.".to_owned()
         );
     }
     // If another host joins at this moment, the grant changes and the transaction fails.

@@ -298,8 +298,8 @@ fn to_check(done: &Done) -> String {
     let mut lines = Vec::new();
     if done.state != State::Intact {
         lines.push(
-            "open invitations that are newer than the copy come back once every exit of the fleet has come back, so make them again if an exit is \
-             lost for good"
+            "open invitations that are newer than the copy are put back once every exit of the fleet has come back; if an exit is lost for good, \
+             make them again"
                 .to_owned(),
         );
     }

@@ -211,7 +211,7 @@ fn certificate_lines(certificates: &[StoreCertificate], now: SystemTime) -> Stri
     let all: Vec<String> = certificates.iter().map(days).collect();
     let soon = certificates.iter().filter_map(|certificate| warning(certificate, now));
     let soon: String = soon.map(|line| format!("WARNING: {line}\n")).collect();
-    format!("Days left of the store's certificates: {}\n{soon}", all.join(", "))
+    format!("Days until the store's certificates expire: {}\n{soon}", all.join(", "))
 }
 
 #[cfg(test)]
@@ -280,7 +280,10 @@ mod tests {
         let text = certificate_lines(&[lasting("ca", 3_650), lasting("client", 13)], now);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");
-        assert_eq!(lines.first().copied(), Some("Days left of the store's certificates: ca 3650, client 13"));
+        assert_eq!(
+            lines.first().copied(),
+            Some("Days until the store's certificates expire: ca 3650, client 13")
+        );
         assert!(text.contains("WARNING: the store's certificate \"client\" expires in 13 days"), "{text}");
         assert_eq!(certificate_lines(&[], now), "");
     }

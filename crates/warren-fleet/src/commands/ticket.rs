@@ -85,7 +85,10 @@ impl AdminArguments {
     /// # Errors
     /// If the store refuses the user.
     pub(super) async fn connect(&self, fleet: &Connected) -> anyhow::Result<Client> {
-        self.options(fleet)?.connect_any().await.context("the user who makes and removes users is refused")
+        self.options(fleet)?
+            .connect_any()
+            .await
+            .context("the store refuses the etcd user that is to make or remove users")
     }
 }
 

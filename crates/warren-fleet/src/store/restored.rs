@@ -243,7 +243,9 @@ pub(crate) async fn remove_exits(
             return Ok(ExitChanges { removed: done, ..changes });
         }
     }
-    bail!("exits that were removed are not taken out, because others change them; try this again")
+    bail!(
+        "the removed exits were not taken out, because their entries in the store keep changing; try this again"
+    )
 }
 
 /// Puts the newest of these rosters into the store, if it is newer than the store's. Returns its serial if it was stored.

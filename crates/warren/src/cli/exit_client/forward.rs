@@ -48,9 +48,9 @@ pub(crate) fn command(name: &str, forward: Forward) -> String {
 fn added(client: &ClientView, forward: Forward, is_there: bool) -> String {
     let (name, target) = (&client.name, forward.target());
     let begins = if client.disabled {
-        format!("It begins once {name} is enabled.\n")
+        format!("It takes effect once {name} is enabled.\n")
     } else if client.ipv4.is_none() && client.ipv6.is_none() {
-        format!("It begins once {name} has connected for the first time.\n")
+        format!("It takes effect once {name} has connected for the first time.\n")
     } else {
         String::new()
     };
