@@ -267,7 +267,8 @@ impl Clients {
 
     /// Checks that clients could use these announcements.
     ///
-    /// # Errors If clients could not use one of the values.
+    /// # Errors
+    /// If clients could not use one of the values.
     pub(crate) fn check_announced(&self, announced: &Announced) -> anyhow::Result<()> {
         Ok(self.sessions.check_announced(announced)?)
     }

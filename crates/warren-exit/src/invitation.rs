@@ -52,7 +52,8 @@ fn profile_name(client: &str) -> Option<&str> {
 
 /// The host and port where clients reach the exit.
 ///
-/// # Errors When exit.toml contains no endpoint.
+/// # Errors
+/// When exit.toml contains no endpoint.
 pub fn endpoint(config: &ExitSettings) -> anyhow::Result<&Endpoint> {
     config.endpoint.as_ref().with_context(|| {
         let file = config.path.display();

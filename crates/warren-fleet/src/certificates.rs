@@ -130,7 +130,8 @@ pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option
 
 /// Returns the common name of the first certificate of a file. etcd takes this name as the user.
 ///
-/// # Errors If there is no certificate, or it has no common name.
+/// # Errors
+/// If there is no certificate, or it has no common name.
 pub(crate) fn common_name(pem: &str) -> anyhow::Result<String> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes())
         .map_err(|error| anyhow!("it is not PEM: {error:?}"))?;

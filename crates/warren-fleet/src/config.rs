@@ -125,7 +125,8 @@ impl FleetConfig {
 impl StoreConfig {
     /// Checks everything that can be checked without reading other files.
     ///
-    /// # Errors If a setting is missing or contradicts another one.
+    /// # Errors
+    /// If a setting is missing or contradicts another one.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         if self.endpoints.is_empty() {
             bail!(

@@ -136,7 +136,8 @@ impl Link {
 
     /// Handles a message from the exit.
     ///
-    /// # Errors If this link cannot serve the exit. In that case the connection must end.
+    /// # Errors
+    /// If this link cannot serve the exit. In that case the connection must end.
     pub(crate) fn exit_said(&mut self, message: ExitMessage, now: Instant) -> Result<(), String> {
         let is_known = self.exit.is_some();
         match message {

@@ -80,7 +80,8 @@ pub(crate) async fn confirm_removal(
 
 /// Takes an exit out of the fleet, and orders it to stop serving. Returns whether it was a member.
 ///
-/// # Errors If the exit is alive and `is_forced` is not set.
+/// # Errors
+/// If the exit is alive and `is_forced` is not set.
 pub(crate) async fn take_out(
     store: &mut impl Transact,
     keys: &Keys,

@@ -91,7 +91,8 @@ impl Requests {
 
     /// Queues a request. `basis` is the revision up to which the exit had seen the rows.
     ///
-    /// # Errors If too many requests wait.
+    /// # Errors
+    /// If too many requests wait.
     pub(crate) fn take(
         &mut self,
         id: u64,

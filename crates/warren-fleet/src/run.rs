@@ -60,7 +60,8 @@ pub(crate) struct Directories<'a> {
 
 /// Runs until SIGTERM or SIGINT.
 ///
-/// # Errors If the configuration or the copy on disk is invalid.
+/// # Errors
+/// If the configuration or the copy on disk is invalid.
 pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     let config = FleetConfig::read(directories.config)?;
     // A missing certificate is a mistake that no retry corrects, so it is reported at once.

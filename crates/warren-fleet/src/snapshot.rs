@@ -291,7 +291,8 @@ impl StateDirectory {
 
     /// Removes the copy, and ends the claim of a link that still runs.
     ///
-    /// # Errors If a file cannot be removed.
+    /// # Errors
+    /// If a file cannot be removed.
     pub(crate) fn clear(&self) -> anyhow::Result<()> {
         if !is_there(&self.path)? {
             return Ok(());

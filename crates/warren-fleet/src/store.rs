@@ -55,7 +55,8 @@ pub(crate) struct StoreOptions {
 impl StoreOptions {
     /// Connects to one member.
     ///
-    /// # Errors If the member cannot be reached, does not prove its identity, or refuses this client.
+    /// # Errors
+    /// If the member cannot be reached, does not prove its identity, or refuses this client.
     pub(crate) async fn connect(&self, endpoint: &str) -> anyhow::Result<Client> {
         let mut options =
             // Without this option, the watch of a member that has lost the other members would stay open and silent.

@@ -84,8 +84,9 @@ pub(crate) struct Known<'a> {
 
 /// Makes the transaction for some of a request's rows. `request` contains all rows of the request.
 ///
-/// # Errors If somebody else has a name, address or key that the rows claim, or has changed more than a date in a row since the
-/// exit saw it.
+/// # Errors
+/// If somebody else has a name, address or key that the rows claim, or has changed more than a date in a row since the exit saw
+/// it.
 pub(crate) fn draft(known: Known<'_>, rows: &[RowChange], request: &[RowChange]) -> Result<Draft, Conflict> {
     let mut drafting = Drafting {
         known,

@@ -137,7 +137,8 @@ where
 
 /// Reads both halves.
 ///
-/// # Errors When a file exists and cannot be read.
+/// # Errors
+/// When a file exists and cannot be read.
 pub fn read(directory: &Path) -> io::Result<Found> {
     let path = path(directory);
     let mut found = Found::default();

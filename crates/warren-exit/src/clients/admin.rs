@@ -133,7 +133,8 @@ impl Clients {
 
     /// Carries out a change and stores it. The session of a removed client has ended when this function returns.
     ///
-    /// # Errors When the change could not be stored.
+    /// # Errors
+    /// When the change could not be stored.
     pub(crate) async fn settle(
         &mut self,
         proposed: Proposed,

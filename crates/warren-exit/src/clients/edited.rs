@@ -45,7 +45,8 @@ impl Clients {
 
     /// Applies an operator's edits. Sessions of unchanged clients continue.
     ///
-    /// # Errors When the edits cannot be stored. In that case nothing has changed.
+    /// # Errors
+    /// When the edits cannot be stored. In that case nothing has changed.
     pub(crate) async fn take_over(&mut self, edited: Edited, worker: &WorkerHandle) -> anyhow::Result<()> {
         self.refuse_in_fleet("importing clients")?;
         let Edited { registry, import } = edited;

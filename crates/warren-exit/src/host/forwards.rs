@@ -32,8 +32,8 @@ impl HostPorts {
 
     /// Lists the ports of this host's sockets and firewall rules.
     ///
-    /// # Errors If the host's sockets cannot be listed. Rules that cannot be read count as absent, as they do for clients' own
-    /// flows.
+    /// # Errors
+    /// If the host's sockets cannot be listed. Rules that cannot be read count as absent, as they do for clients' own flows.
     pub(crate) async fn look(own: OwnPorts) -> std::io::Result<Self> {
         Ok(Self::new(own, facts::own_ports()?, published::look().await.ports))
     }

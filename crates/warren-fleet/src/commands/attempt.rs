@@ -235,7 +235,8 @@ pub(super) struct Files {
 impl Files {
     /// The files to write. `is_again`: an earlier attempt with this ticket may have left these files.
     ///
-    /// # Errors If one of the files exists, or cannot be examined.
+    /// # Errors
+    /// If one of the files exists, or cannot be examined.
     pub(super) fn of(directory: &Path, ticket: &Ticket, is_again: bool) -> anyhow::Result<Self> {
         let own = std::path::absolute(credentials_directory(directory))?;
         let credentials: Vec<(PathBuf, String)> = credentials_of(ticket)

@@ -89,7 +89,8 @@ impl StoreArguments {
 
 /// Begins a fleet.
 ///
-/// # Errors If the fleet exists already, or the store cannot be written.
+/// # Errors
+/// If the fleet exists already, or the store cannot be written.
 pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments) -> anyhow::Result<()> {
     if !is_fleet_name(&arguments.fleet) {
         bail!(

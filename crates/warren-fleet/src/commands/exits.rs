@@ -75,8 +75,9 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
 /// Removes an exit from the fleet, or the tickets of an exit that has not joined. A live exit has a moment to confirm that it stops
 /// serving. Then its etcd user is removed. If it has not confirmed that, the user is only confined.
 ///
-/// # Errors If the fleet has no such exit, the exit is alive and `--force` is missing, or its user may not be removed. Then nothing
-/// is changed.
+/// # Errors
+/// If the fleet has no such exit, the exit is alive and `--force` is missing, or its user may not be removed. Then nothing is
+/// changed.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
     let mut fleet = connect(&directories).await?;

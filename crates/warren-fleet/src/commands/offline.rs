@@ -134,7 +134,8 @@ fn load(path: &Path) -> anyhow::Result<SignedRoster> {
 
 /// Puts a signed roster into the store, if clients would follow it.
 ///
-/// # Errors If clients would not follow the roster, or the store cannot be written.
+/// # Errors
+/// If clients would not follow the roster, or the store cannot be written.
 pub(crate) async fn publish(
     directories: Directories<'_>,
     arguments: &PublishArguments,

@@ -66,7 +66,8 @@ struct Done {
 
 /// Brings back the data that a store restored from an old backup lacks, and lets the exits use the store again.
 ///
-/// # Errors If there is no copy to recover from, the copy belongs to another fleet, or the store is intact.
+/// # Errors
+/// If there is no copy to recover from, the copy belongs to another fleet, or the store is intact.
 pub(crate) async fn recover(
     directories: Directories<'_>,
     arguments: &RecoverArguments,
@@ -137,7 +138,8 @@ fn chosen(owner: &Owner, own: Option<&Snapshot>, arguments: &RecoverArguments) -
 
 /// Finds out whether the store was restored.
 ///
-/// # Errors If the store must not be changed.
+/// # Errors
+/// If the store must not be changed.
 async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -> anyhow::Result<State> {
     if fleet.meta.epoch == 0 {
         return Ok(State::Lost);

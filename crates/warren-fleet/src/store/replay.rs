@@ -31,7 +31,8 @@ pub(crate) struct Replayed {
 /// Replays the changes that the recovered store lacks, before the link reads its content. If only this copy says that the exit has
 /// joined, lets the exit join again.
 ///
-/// # Errors If the store does not answer. The inner error says why this exit must not use the store.
+/// # Errors
+/// If the store does not answer. The inner error says why this exit must not use the store.
 pub(crate) async fn replay(
     store: &mut (impl Transact + ReadExits),
     keys: &Keys,
