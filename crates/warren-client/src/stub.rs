@@ -193,7 +193,7 @@ impl Routing {
     }
 }
 
-/// How long each of so many resolvers may take.
+/// How long each resolver may take, if there are this many.
 fn patience(servers: usize) -> Duration {
     let times = u32::try_from(ROUNDS * servers.max(1)).unwrap_or(u32::MAX);
     PATIENCE.min(PATIENCE_FOR_ALL / times)

@@ -71,7 +71,7 @@ impl LockFile {
         Self::take(file, wait)
     }
 
-    /// Does the same with a directory, which must exist. Whoever can open the directory can take the lock.
+    /// Does the same with a directory, which must exist. Every user who can open the directory can take the lock.
     pub fn of_directory(path: &Path, wait: Duration) -> io::Result<Option<Self>> {
         Self::take(File::open(path)?, wait)
     }

@@ -427,11 +427,10 @@ impl Fleet {
             return Ok(Followed::default());
         }
         let Some((_, copy)) = self.whole.take() else { return Ok(Followed::default()) };
-        // While the store does not answer, `warren-fleet` sends its copy from disk, which may be older than this exit's registry. A
-        // copy from the store itself is always right.
-        // An empty one is not believed either, because a file proves nothing.
+        // While the store does not answer, `warren-fleet` sends its copy from disk, which may be older than this exit's registry. The exit
+        // does not believe an empty copy from disk either, because a file proves nothing. A copy from the store itself is always right.
         let is_empty = copy.is_empty() && !sessions.registry().is_empty();
-        // After an older copy, `self.revision` is that copy's.
+        // After an older copy has arrived, `self.revision` is the revision of that copy.
         let own = self.revision.max(self.file.floor());
         let is_old = self.store != StoreLink::Reachable && (revision < own || is_empty);
         let mut followed = Followed::default();

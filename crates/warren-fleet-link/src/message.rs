@@ -340,7 +340,7 @@ pub enum FleetMessage {
         /// The roster and its signature, as clients get it.
         bytes: Vec<u8>,
     },
-    /// Why `warren-fleet` does not serve this exit, as a sentence. It then ends the connection.
+    /// `warren-fleet` does not serve this exit, and ends the connection.
     Refused {
         /// Why, and what to do.
         reason: String,

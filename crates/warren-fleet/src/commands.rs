@@ -44,7 +44,7 @@ pub(crate) struct Connected {
     pub(crate) keys: Keys,
     pub(crate) client: Client,
     pub(crate) meta: Meta,
-    /// Why this host's exit does not use the store, if the store lacks what the exit knows.
+    /// If the store lacks what this host's exit knows: why the exit does not use it.
     pub(crate) old_store: Option<Mismatch>,
 }
 
@@ -121,7 +121,7 @@ async fn read_meta(client: &mut Client, keys: &Keys) -> anyhow::Result<Option<Me
     Ok(Some(pair.parse("agreement").context("the store's `meta` is damaged; restore a backup")?))
 }
 
-/// Warns if etcd's user authentication is off. Otherwise empty.
+/// Returns a warning if etcd's user authentication is off, and otherwise an empty string.
 async fn warning_of_open_store(config: &FleetConfig) -> anyhow::Result<String> {
     Ok(match config.store.options()?.is_open_to_all().await {
         true => "WARNING: etcd's user authentication is off, so every exit and every host with a certificate can change everything in the store; \

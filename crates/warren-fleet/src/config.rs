@@ -55,7 +55,7 @@ impl FleetConfig {
         directory.join(FILE)
     }
 
-    /// The extension of the file from the time when the exit has left its fleet until `warren fleet leave` has removed all files.
+    /// The extension of the file while `warren fleet leave` has taken the exit out of its fleet but has not removed all files yet.
     pub(crate) const LEAVING: &str = "toml.leaving";
 
     /// Checks that the exit does not belong to a fleet yet.
@@ -163,7 +163,7 @@ impl StoreConfig {
     /// Reads the files that the configuration names.
     ///
     /// # Errors
-    /// If one cannot be read, or is not what it should be.
+    /// If a file cannot be read, or has the wrong content.
     pub(crate) fn options(&self) -> anyhow::Result<StoreOptions> {
         let name_of =
             |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
@@ -201,7 +201,7 @@ pub(crate) fn read_identity(certificate: &Path, key: &Path) -> anyhow::Result<(S
 /// # Errors
 /// If it cannot be read, is too large, or is not text.
 pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
-    /// No such file is larger than this.
+    /// Maximum size of such a file.
     const MOST: u64 = 1024 * 1024;
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(MOST + 1).read_to_string(&mut text));

@@ -79,7 +79,7 @@ pub(crate) struct Exits {
     changes: u64,
     /// The link's own exit.
     me: Option<ExitId>,
-    /// The number of its latest membership that was in the store.
+    /// The number of the own exit's latest membership that was in the store.
     own: Option<u64>,
 }
 
@@ -173,8 +173,8 @@ impl Exits {
         &self.removed
     }
 
-    /// The number of the link's own membership, or of its last one if it was removed. `saved` is the number that the link's disk has.
-    /// A removal may name another membership, so its number counts only if no other one is known.
+    /// The number of the own exit's membership, or of its last membership if it was removed. `saved` is the number on the link's disk. A
+    /// removal may name another membership, so the removal's number is used only if no other number is known.
     pub(crate) fn membership(&self, saved: Option<u64>) -> Option<u64> {
         self.own.or(saved).or_else(|| self.removed.get(self.me.as_ref()?)?.membership)
     }
@@ -184,7 +184,8 @@ impl Exits {
         self.members.get(exit)
     }
 
-    /// Whether an operator would be told that the exit serves nobody, because its key is not in the store yet or it was removed.
+    /// Whether the exit must not serve anybody, because its key is not in the store yet or it was removed. If an operator removes an exit
+    /// without a key, it counts as stopped at once.
     pub(crate) fn may_not_serve(&self, exit: &ExitId) -> bool {
         let member = self.members.get(exit);
         let own = member.and_then(|member| member.membership);
@@ -289,7 +290,7 @@ impl Removal {
         !self.has_stopped && self.until.is_none_or(|until| until > milliseconds(now) / 1_000)
     }
 
-    /// For how long it may, in words.
+    /// For how long the exit may serve clients, in words.
     pub(crate) fn how_long(until: Option<i64>, now: SystemTime) -> String {
         match until {
             Some(until) => {
@@ -359,7 +360,7 @@ impl Removed {
         self.removal.is_some_and(|removal| removal.has_stopped)
     }
 
-    /// Whether this is another removal, or says something else about the same one.
+    /// Whether this is another removal, or the same removal with other content.
     pub(crate) fn differs_from(&self, other: &Self) -> bool {
         (self.removal, self.membership) != (other.removal, other.membership)
     }
@@ -369,13 +370,13 @@ impl Removed {
         self.removal.is_some_and(|removal| removal.may_serve(now))
     }
 
-    /// Whether another membership of the exit has ended than the one with this number.
+    /// Whether the membership that has ended is certainly not the one with this number.
     pub(crate) fn is_of_another(&self, membership: Option<u64>) -> bool {
         let differs = self.membership.zip(membership).is_some_and(|(ended, own)| ended != own);
         differs && !is_planted(Bug::EarlierRemovalObeyed)
     }
 
-    /// The removed exit for the list of those that may still serve, if it may.
+    /// The entry for the list of removed exits that may still serve, if this one may.
     fn lingering(&self, exit: &ExitId) -> Option<RemovedExit> {
         let Removal { until, has_stopped } = self.removal?;
         (!has_stopped).then(|| RemovedExit { exit: exit.clone(), until })

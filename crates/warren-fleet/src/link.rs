@@ -208,7 +208,7 @@ impl Link {
 
     /// Sends the whole copy, if there is one and the exit may have it.
     fn send_whole(&mut self) {
-        // A copy from the disk must not pass for the store's own, which the exit always takes.
+        // The exit must not mistake a copy from the disk for the store's own copy, which it always accepts.
         let is_posing = self.copy.is_from_disk() && self.is_said_reachable;
         // If an operator removes an exit whose key the store does not have, the exit counts as stopped. So it gets no clients before
         // the store has its key.
@@ -600,7 +600,8 @@ impl Link {
         transaction
             .then
             .insert(self.keys.name(&Key::Position(self.me.clone())), Some(self.process.clone().into()));
-        // The store has the number of the membership, which the exit does not know. So its value is written only after it was read.
+        // The store has the number of the membership, which the exit does not know. So the exit's value is written only after the link has
+        // read it.
         if let Some(stored) = self.exits.get(&self.me) {
             let own = Member { membership: stored.membership, ..exit.member.clone() };
             if !self.exits.is_member(&self.me, &own) {
@@ -633,7 +634,7 @@ impl Link {
         (self.copy.revision(), self.copy.position().max(self.copy.written()))
     }
 
-    /// The number of this exit's membership. `saved` is the number that the disk has.
+    /// The number of this exit's membership. `saved` is the number on the disk.
     pub(crate) fn membership(&self, saved: Option<u64>) -> Option<u64> {
         self.exits.membership(saved)
     }

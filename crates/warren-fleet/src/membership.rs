@@ -13,11 +13,11 @@ use crate::store::{Transact, get};
 use crate::transaction::Expected;
 use crate::users::Grant;
 
-/// How often a forced removal is tried, if the exit's link writes its own value meanwhile. It does so only when that value changes.
+/// How often a forced removal is tried if the exit's link keeps writing the exit's value. A link writes the value only when it changes.
 const ROUNDS: usize = 5;
 
-/// Makes an exit a member of its fleet again, after a recovery from a backup that is older than its membership. If the backup has the
-/// exit with an earlier membership, the present one takes its place. Does nothing if the exit was removed from this membership.
+/// Makes an exit a member of its fleet again, after a recovery from a backup that is older than its membership. If the backup has an
+/// earlier membership of the exit, the present one replaces it. Does nothing if the present membership was ended.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -54,8 +54,8 @@ pub(crate) async fn put_back(
     Ok(())
 }
 
-/// Confirms in the store that a removed exit stops serving. Returns whether this was not known yet. `own`: the number of the membership
-/// that has ended, if it is known. The removal of another one is left alone.
+/// Confirms in the store that a removed exit stops serving. Returns whether this is news to the store. `own`: the number of the membership
+/// that has ended, if it is known. A removal of another membership is left alone.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -116,8 +116,8 @@ pub(crate) async fn take_out(
     }
 }
 
-/// The end of a membership by an operator. If the exit does not hear of it, it may serve until its `max_staleness` is over, which
-/// began at the latest just now. If the exit's value in the store cannot be read, it may serve for good.
+/// The end of a membership by an operator. An exit that does not hear of it may serve until its `max_staleness`, counted from now, is over.
+/// If the exit's value in the store cannot be read, the exit may serve for good.
 fn end_of(member: Option<Member>) -> Removed {
     let Some(member) = member else {
         return Removed { removal: Some(Removal { until: None, has_stopped: false }), ..Removed::default() };

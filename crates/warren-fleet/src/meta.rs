@@ -168,8 +168,8 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     if found.revision < known.revision {
         return Err(Mismatch::OldRevision { known: known.revision, found: found.revision });
     }
-    // New writes may have brought a restored store past the known revision. But this exit's latest write would still be missing. A
-    // removal deletes this exit's writes too, but it is newer than they were, and the deletion itself counts as a write. An old
+    // New writes may have brought a restored store past the known revision. But this exit's latest write would still be missing. A removal
+    // also deletes this exit's writes. In that case the store is not an old one, because the removal is newer than these writes. An old
     // backup may contain an earlier removal.
     let is_removed_since = found.removed.is_some_and(|removed| removed.at >= known.own);
     if found.own < known.own && (found.is_member || found.removed.is_some()) && !is_removed_since {
@@ -181,7 +181,7 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     if !found.is_member && found.removed.is_some_and(is_earlier) {
         return Err(Mismatch::LostWrite { known: known.revision });
     }
-    // The store has everything that this link knows, so its membership is the later one.
+    // The store has everything that this link knows, so the store's membership is the later one.
     if found.is_member && found.membership.zip(known.membership).is_some_and(|(other, own)| other != own) {
         return Err(Mismatch::Replaced { must_stop: true });
     }
@@ -200,7 +200,7 @@ impl Mismatch {
         )
     }
 
-    /// Whether the exit must stop serving. Only the store's own answer makes an exit stop for this reason.
+    /// Whether the exit must stop serving, because the store itself says that it was removed.
     pub(crate) fn must_stop(&self) -> bool {
         matches!(self, Self::Removed { must_stop: true } | Self::Replaced { must_stop: true })
     }
@@ -218,7 +218,7 @@ impl Found {
         }
     }
 
-    /// Whether the exit was removed, according to a store that was recovered since the link knew it.
+    /// Whether the exit was removed, according to a store that was recovered since the link last read it.
     fn removal_after_recovery(&self, meta: &Meta, known: &Position) -> Result<(), Mismatch> {
         let Some(removed) = self.removed else { return Ok(()) };
         // The backup, or another exit's copy, contains the end of an earlier membership. The link's copy decides.
@@ -226,8 +226,8 @@ impl Found {
             return Ok(());
         }
         let is_same = removed.membership.is_some() && removed.membership == known.membership;
-        // Without the numbers, revisions decide. Later values were written by the recovery or since then, and their revisions cannot
-        // be compared with the link's.
+        // Without the numbers, revisions decide. Values with later revisions were written by the recovery or afterwards, and their
+        // revisions cannot be compared with the link's.
         let before = meta.recovery_since(known.epoch).map_or(0, |recovery| recovery.store);
         let is_earlier = !is_same && removed.at <= before && removed.at < known.own;
         Err(Mismatch::Removed { must_stop: removed.must_stop() && !is_earlier })
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn a_store_that_lacks_a_recovery_is_refused_and_its_removals_stop_nobody() {
         let known = Position { epoch: 3, own: 90, ..known() };
-        // The store counts its revisions from the beginning since the recovery, so those of the backup may be higher.
+        // Since the recovery, the store counts its revisions from the beginning, so the backup's revisions may be higher.
         let found = |at| Found { own: 8000, revision: 9000, removed: at, ..found() };
         for removed in [None, Some(removed(8500, true))] {
             assert_eq!(check("home", Some(&known), &found(removed)), Err(Mismatch::LostRecovery));

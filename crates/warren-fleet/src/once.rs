@@ -18,7 +18,7 @@ impl Once {
         self.0.insert(line.to_owned())
     }
 
-    /// Forgets the logged lines: something has changed, so each line counts as new again. Returns whether there was one.
+    /// Forgets the logged lines: something has changed, so each line counts as new again. Returns whether any line had been logged.
     pub(crate) fn forget(&mut self) -> bool {
         !std::mem::take(&mut self.0).is_empty()
     }

@@ -29,8 +29,8 @@ pub(crate) struct BesideRows {
 }
 
 impl BesideRows {
-    /// Returns why the link's own exit is not in the recovered store. The exit must stop serving only if this copy has its removal,
-    /// because then the store itself has said so. `own`: the number of its membership.
+    /// Returns why the link's own exit is not in the recovered store. The exit must stop serving only if this copy has the exit's removal,
+    /// because then the store itself has once said so. `own`: the number of the exit's membership.
     pub(crate) fn absence(&self, me: &ExitId, own: Option<u64>) -> Mismatch {
         match self.removed.get(me).filter(|removed| !removed.is_of_another(own)) {
             Some(removed) => Mismatch::Removed { must_stop: removed.must_stop() },
@@ -46,7 +46,7 @@ impl BesideRows {
         if let Some(removed) = self.removed.get(me).filter(|removed| !removed.is_of_another(own)) {
             return Some(Mismatch::Replaced { must_stop: removed.must_stop() });
         }
-        // The recovery knew this exit's membership, and has kept the other one, which is later.
+        // The recovery knew this exit's membership, and has kept the other membership, which is therefore the later one.
         let is_outdated = own.is_some() && basis.known.is_some() && !basis.has_news();
         is_outdated.then_some(Mismatch::Replaced { must_stop: false })
     }
@@ -320,7 +320,7 @@ impl ExitsInStore {
         self.memberships.get(exit).copied()
     }
 
-    /// The state in which this exit was found, for a transaction that takes it out.
+    /// The state in which this exit was found, as the condition of a transaction that takes it out.
     pub(crate) fn expected(&self, keys: &Keys, exit: &ExitId) -> [(String, Expected); 2] {
         let (member, removed) = (self.written.get(exit), self.removed.get(exit).map(|removed| removed.at));
         [
@@ -390,8 +390,8 @@ pub(crate) struct ExitChanges {
     pub(crate) left_out: Vec<ExitId>,
 }
 
-/// Compares the exits of a copy with those of the store. An exit that either of them lists as removed does not come back, unless the
-/// store's removal is of an earlier membership than the copy's.
+/// Compares the exits of a copy with those of the store. An exit that the copy or the store lists as removed does not come back, unless the
+/// store's removal ended an earlier membership than the copy's.
 pub(crate) fn exits(
     members: &BTreeMap<ExitId, Option<Member>>,
     removed: &BTreeMap<ExitId, Removed>,
@@ -422,8 +422,8 @@ pub(crate) fn exits(
     changes
 }
 
-/// Returns the exits that the copy lists as removed, if the store does not or has an earlier removal. An exit that has joined again
-/// since its removal stays, also if it has come back with its new membership before this copy.
+/// Returns the exits that the copy lists as removed, if the store does not list them or has an earlier removal of them. An exit that has
+/// joined again since its removal stays, even if it had already come back with its new membership when this copy was read.
 pub(crate) fn removed_exits(
     removed: &BTreeMap<ExitId, Removed>,
     store: &ExitsInStore,
@@ -432,14 +432,14 @@ pub(crate) fn removed_exits(
     let is_unknown = |exit: &ExitId, copied: &Removed| match store.members.get(exit) {
         // The exit itself has come back with its own copy.
         Some(_) if copied.membership.is_some() && copied.membership == store.membership(exit) => true,
-        // A value that was written after the recovery is the exit's own. If it replaced that of an earlier membership in the backup, the
-        // key is as old as the backup's.
+        // A value that was written after the recovery is the exit's own. It may have replaced the value of an earlier membership in the
+        // backup. The key is then still as old as in the backup, so the revision at which the exit joined says nothing.
         Some(_) if copied.is_of_another(store.membership(exit)) && store.is_written_after(exit, basis) => {
             false
         }
         Some(joined) => basis.knew(*joined),
         None => store.removed.get(exit).is_none_or(|stored| {
-            // An exit that has confirmed its removal has stopped, whichever value is newer.
+            // An exit that has confirmed its removal has stopped, no matter which value is newer.
             let is_same = copied.membership.is_some() && copied.membership == stored.membership;
             match (copied.has_stopped(), stored.has_stopped()) {
                 (copied, stored) if is_same && copied != stored => copied,

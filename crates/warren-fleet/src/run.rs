@@ -158,7 +158,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Whether the latest save has succeeded. An exit that could forget its removal must not confirm it.
+    /// Whether the latest save has succeeded. An exit must not confirm its removal while a restart could make it forget the removal.
     fn is_saved(&self) -> bool {
         !self.is_saving() && !self.has_failed.load(Ordering::Relaxed)
     }

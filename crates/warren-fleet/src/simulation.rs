@@ -54,7 +54,7 @@ fn planted_bugs_are_found_by_the_fleet() {
         Bug::EarlierRemovalObeyed,
     ];
     find_bugs(&bugs, SEEDS_FOR_A_BUG, |seed| outcome(|| run(seed)));
-    // This one shows in one of some thousand seeds. So the search begins shortly before such a seed.
+    // This bug shows in only one of some thousand seeds. So the search begins shortly before such a seed.
     find_bugs(&[Bug::ReopenedTooEarly], SEEDS_FOR_A_BUG, |seed| outcome(|| run(3_500 + seed)));
 }
 
@@ -63,7 +63,7 @@ fn run(seed: u64) {
     let mut world = World::new(seed);
     world.wait(2_000);
     for _ in 0..15 + random.below(25) {
-        // A removed exit is away for a while, which makes other trouble rarer.
+        // A removed exit is absent for a while, which makes other troubles rarer.
         Trouble::draw(&mut random, world.are_exits_removed).make(&mut world, &mut random);
         let pause = match random.below(8) {
             0 => random.below(14_000),

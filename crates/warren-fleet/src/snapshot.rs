@@ -3,8 +3,8 @@
 //! The file consists of a line of JSON for its head, a line for each key, and a last line with the SHA-256 of all lines before
 //! it. The file is replaced as a whole.
 //!
-//! The head names the fleet and the exit, so that no exit ever uses another fleet's copy. A link claims the directory when it
-//! starts. From the moment when a command clears the directory, or another link claims it, the link writes nothing more there.
+//! The head names the fleet and the exit, so that no exit ever uses another fleet's copy. A link claims the directory when it starts. Once
+//! a command has cleared the directory, or another link has claimed it, the link writes nothing more there.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::meta::{Meta, Position};
 
 const FORMAT: u32 = 2;
 
-/// How long to wait for another process of this host that changes the files.
+/// How long to wait while another process of this host changes the files.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Whose copy a snapshot is: the exit that wrote it, and the name of its fleet.
@@ -114,7 +114,7 @@ impl StateDirectory {
     /// Whether there is a copy.
     ///
     /// # Errors
-    /// If that cannot be found out.
+    /// If the directory cannot be examined.
     pub(crate) fn has_copy(&self) -> anyhow::Result<bool> {
         is_there(&self.snapshot())
     }
@@ -144,8 +144,8 @@ impl StateDirectory {
         let file = self.claim_file();
         match write_atomic(&file, link.as_bytes(), 0o600) {
             Ok(()) => link.clone_into(&mut self.link),
-            // On a full disk, the link takes over the claim of the link before it, which has ended. Without a link, the exit would
-            // let in clients that were removed elsewhere.
+            // On a full disk, the link takes over the claim of its predecessor, which has ended. If no link ran, the exit would let in
+            // clients that were removed elsewhere.
             Err(error) => {
                 let earlier = std::fs::read_to_string(&file).ok().filter(|earlier| !earlier.is_empty());
                 self.link = earlier

@@ -47,7 +47,7 @@ pub(crate) struct StoreOptions {
     /// Certificate and private key, in PEM.
     pub(crate) identity: Option<(String, String)>,
     pub(crate) user: Option<(String, String)>,
-    /// What messages call `ca` and the certificate of `identity`: their files, as a rule.
+    /// The names of `ca` and of the certificate of `identity` in messages, which are usually their file names.
     pub(crate) ca_name: String,
     pub(crate) certificate_name: String,
 }
@@ -99,8 +99,8 @@ impl StoreOptions {
 
     /// Whether etcd's user authentication is off. `false` if no member says so.
     pub(crate) async fn is_open_to_all(&self) -> bool {
-        // etcd refuses any user while authentication is off, with this reason. It has no other question about it that every release
-        // answers.
+        // While authentication is off, etcd refuses to log in any user, for the reason below. No other request shows this in every release
+        // of etcd.
         let nobody = Self { user: Some(("nobody".to_owned(), "nothing".to_owned())), ..self.clone() };
         for endpoint in &self.endpoints {
             if let Ok(Err(error)) = timeout(ANSWER_TIMEOUT, nobody.connect(endpoint)).await
@@ -146,7 +146,7 @@ fn sentence(error: &etcd_client::Error) -> String {
     parts.extend(successors(source, |&cause| cause.source()).map(ToString::to_string));
     let mut text = String::new();
     for part in parts {
-        // "transport error" says nothing, and many causes repeat their own causes.
+        // The text "transport error" says nothing, and many errors repeat the text of their causes.
         if part == "transport error" || text.contains(&part) {
             continue;
         }

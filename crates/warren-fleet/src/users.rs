@@ -61,7 +61,7 @@ pub(crate) async fn add(
     name: &str,
     password: Option<&str>,
 ) -> anyhow::Result<()> {
-    // The user of an earlier ticket goes first. Otherwise it would get the rights of the new one.
+    // The user of an earlier ticket is removed first. Otherwise the earlier ticket would get the rights of the new one.
     unless(auth.user_delete(name).await, "user name not found")?;
     let _: Option<RoleAddResponse> = unless(auth.role_add(name).await, "already exists")?;
     in_words(auth.role_grant_permission(name, right_of_member(keys)).await)?;
@@ -119,7 +119,7 @@ pub(crate) async fn confine(client: &Client, keys: &Keys, exit: &ExitId) -> anyh
     is_there(client, &name).await
 }
 
-/// Whether a user has no other rights already. Without its role, it has none.
+/// Whether a user already has no other rights. Without its role, it has none at all.
 async fn is_confined(client: &Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
     let removal = keys.name(&Key::RemovedExit(exit.clone()));
     let held = rights(&mut client.auth_client(), &user_name(keys.name_of_fleet(), exit)).await?;
@@ -324,7 +324,8 @@ pub(crate) async fn watch(config: FleetConfig, is_used: Arc<AtomicBool>) {
     }
 }
 
-/// `gone`: the users of exits that the last call has found to be removed, each with the revision of its grant.
+/// Removes the users that are no longer needed. `gone`: the users of exits that the previous call has found to be removed, each with the
+/// revision of its grant.
 async fn sweep(
     config: &FleetConfig,
     keys: &Keys,
@@ -338,7 +339,7 @@ async fn sweep(
     // A user can see itself, but cannot remove itself, so this exit is left out.
     let others: Vec<_> =
         unused(client, keys).await?.into_iter().filter(|granted| granted.exit != config.exit).collect();
-    // An exit that has just been removed needs its user to learn of that, so its user is removed by the next call.
+    // An exit that has just been removed needs its user to learn of the removal, so only the next call removes this user.
     let is_gone = |granted: &&Granted| granted.grant.ticket.is_empty();
     let named = |granted: &Granted| (granted.exit.clone(), granted.modified);
     let earlier = std::mem::replace(gone, others.iter().filter(is_gone).map(named).collect());

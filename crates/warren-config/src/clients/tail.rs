@@ -53,8 +53,8 @@ impl Tail {
         }
         let written = file.write_at(bytes, self.length).and_then(|()| file.sync());
         if let Err(error) = written {
-            // The append is reported as failed, so no reader may find its line, not even after a loss of power. Without the sync, the
-            // whole line could then be back.
+            // The append is reported as failed, so no reader may find its line, not even after a power cut. Without the sync, a power cut
+            // could bring the whole line back.
             self.is_torn = file.truncate(self.length).and_then(|()| file.sync()).is_err();
             return Err(error);
         }
@@ -75,7 +75,7 @@ mod tests {
     #[derive(Default)]
     struct Faulty {
         bytes: RefCell<Vec<u8>>,
-        /// Whether a loss of power may bring back an earlier state.
+        /// Whether a power cut may bring back an earlier state.
         is_unsynced: Cell<bool>,
         /// How many bytes the next write writes before it fails.
         room: Cell<Option<usize>>,

@@ -164,7 +164,8 @@ impl Clients {
     /// Refuses a command's change while a file waits to be imported, because the import would undo the change.
     pub(super) fn refuse_if_edited(&self) -> Result<(), RequestRefused> {
         self.store.refuse_if_edited().map_err(RequestRefused::new)?;
-        // An exit of a fleet never imports the file. A file with a mistake counts as waiting too: it is imported once it is corrected.
+        // An exit of a fleet never imports the file. A file with a mistake also counts as waiting, because it is imported once it is
+        // corrected.
         let is_waiting = || {
             ClientsImport::read(&self.path)
                 .map_or(true, |import| import.is_some_and(|import| import.mark() != self.store.imported()))

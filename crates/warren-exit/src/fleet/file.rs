@@ -85,7 +85,7 @@ impl FleetFile {
         self.floor = revision;
     }
 
-    /// The revision below which nothing is written.
+    /// The lowest revision that may be written.
     pub(super) fn floor(&self) -> i64 {
         self.floor
     }

@@ -169,7 +169,7 @@ impl Attempt {
     /// # Errors
     /// If a file cannot be read or removed. The attempt's own file is removed last, so the next command can continue.
     pub(super) fn undo(&self) -> anyhow::Result<()> {
-        // The same ticket does not make it the same attempt.
+        // Another attempt may have used the same ticket.
         let is_begun = Kept::read(&self.directory)?
             .is_some_and(|kept| kept.ticket == self.ticket && kept.host == self.host);
         if !is_begun {

@@ -231,7 +231,7 @@ fn given_pools(given: &[IpNet]) -> anyhow::Result<Option<Pools>> {
 /// Deletes a fleet that has no exit.
 ///
 /// # Errors
-/// If it has one, or the store does not answer.
+/// If the fleet has an exit, or the store does not answer.
 async fn delete_abandoned(client: &mut Client, keys: &Keys) -> anyhow::Result<()> {
     if succeeds(client, without_exits(keys).and_then(deletion(keys))).await?.is_none() {
         bail!(
@@ -247,7 +247,7 @@ fn without_exits(keys: &Keys) -> Txn {
     Txn::new().when([Compare::version(keys.members(), CompareOp::Equal, 0).with_prefix()])
 }
 
-/// Deletes everything of a fleet except the grants. From a grant, a link knows which exit's etcd user must still be removed.
+/// Deletes everything of a fleet except the grants, which tell links whose etcd users must still be removed.
 fn deletion(keys: &Keys) -> [TxnOp; 2] {
     let [grants, end] = [keys.grants(), keys.prefix().to_owned()].map(|prefix| end_of(prefix.as_bytes()));
     let range =
@@ -325,7 +325,7 @@ impl Begun {
         let groups = registry.rows().map(|row| vec![row]).collect();
         let refused = apply(self, &keys, &mut rows, groups).await?;
         if let Some(first) = refused.first() {
-            // If the fleet was begun again, that is why nothing is stored.
+            // If nothing was stored because the fleet was begun again, the error says so.
             self.transact(&Transaction::default()).await?.ok_or(BegunAgain)?;
             bail!(
                 "{} are not stored, because other rows conflict with them; the first is {}",
@@ -336,7 +336,7 @@ impl Begun {
         Ok(registry.len())
     }
 
-    /// Ends the beginning: from now on, no `init` begins this fleet again. Returns `false` if another one has begun it again.
+    /// Ends the beginning: from now on, no `init` begins this fleet again. Returns `false` if another `init` has already begun it again.
     async fn is_ended(&mut self) -> bool {
         let then = BTreeMap::from([(self.keys.beginning(), None)]);
         let ended = self.transact(&Transaction { then, ..Transaction::default() }).await;
@@ -345,7 +345,7 @@ impl Begun {
     }
 }
 
-/// Another `init` has won.
+/// Another `init` has begun this fleet again.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "another host has just begun this fleet with an exit of the same name, so this host is not in it; give this exit another name, and join \

@@ -38,10 +38,10 @@ pub(crate) struct DrainArguments {
 pub(crate) struct RemoveArguments {
     /// The exit's name.
     exit: String,
-    /// Remove it even if it serves clients now. It then stops serving them.
+    /// Remove the exit even if it serves clients now. It then stops serving them.
     #[arg(long, conflicts_with = "stopped")]
     force: bool,
-    /// You know that it no longer runs: it counts as stopped, even if it has not confirmed its removal.
+    /// Declare that the exit no longer runs. It then counts as stopped, even if it has not confirmed its removal.
     #[arg(long)]
     stopped: bool,
     /// The file of the fleet key, to sign a roster without the exit.
@@ -72,17 +72,17 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
     print(&format!("{exit} {what}{when}.\n"))
 }
 
-/// Removes an exit from the fleet, or the tickets of an exit that has not joined. A live exit has a moment to confirm that it stops
-/// serving. Then its etcd user is removed. If it has not confirmed that, the user is only confined.
+/// Removes an exit from the fleet, or the tickets of an exit that has not joined. A live exit gets a few seconds to confirm that it stops
+/// serving. If it does so, its etcd user is removed. Otherwise the user is only confined.
 ///
 /// # Errors
-/// If the fleet has no such exit, the exit is alive and `--force` is missing, or its user may not be removed. Then nothing is
-/// changed.
+/// If the fleet has no such exit, the exit is alive and `--force` is missing, or this command may not remove the exit's etcd user. Nothing
+/// is changed in these cases.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
     let mut fleet = connect(&directories).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
-    // Taking the exit out is final, so everything that can be checked is checked before.
+    // Taking the exit out is final, so everything that can be checked is checked first.
     let in_roster = roster::sign_without(&mut fleet, directories.state, &exit, fleet_key.as_ref()).await?;
     let is_here = is_here(&directories, &fleet, &exit)?;
     check_right(&mut fleet, &exit, is_here, &arguments.admin).await?;
@@ -144,7 +144,7 @@ fn is_here(directories: &Directories<'_>, fleet: &Connected, exit: &ExitId) -> a
 /// Checks that the command may remove the exit's etcd user. `is_here`: this host is the exit.
 ///
 /// # Errors
-/// If it may not, and the fleet knows the exit.
+/// If the command may not do so, although the fleet knows the exit.
 async fn check_right(
     fleet: &mut Connected,
     exit: &ExitId,
@@ -182,13 +182,13 @@ async fn check_right(
 
 /// Whether a removed exit may still serve clients.
 struct Left {
-    /// This as a clause for the operator. Empty if there is nothing to say.
+    /// A clause that tells the operator. Empty if there is nothing to say.
     clause: String,
     may_serve: bool,
 }
 
-/// Whether a removed exit may still serve clients. `says_stopped`: the operator knows that it no longer runs. `may_confirm`: it may be
-/// linked to the store, so it has some time to confirm that it stops.
+/// Finds out whether a removed exit may still serve clients. `says_stopped`: the operator knows that the exit no longer runs.
+/// `may_confirm`: the exit may be linked to the store, so it gets some time to confirm that it stops.
 async fn left_serving(
     fleet: &mut Connected,
     exit: &ExitId,
@@ -254,7 +254,7 @@ async fn end_user(fleet: &mut Connected, exit: &ExitId, admin: &AdminArguments) 
     }
 }
 
-/// What a removed exit that has not heard of it can still do in the store, as a sentence.
+/// Says what an exit can still do in the store as long as it has not heard of its removal.
 async fn access_left(fleet: &Connected, exit: &ExitId, had_user: bool) -> anyhow::Result<String> {
     let is_confined = had_user && !fleet.config.store.options()?.is_open_to_all().await;
     Ok(match is_confined {

@@ -87,19 +87,19 @@ pub(crate) fn forget_credentials(configuration: &Path, store: &StoreConfig) -> a
     Ok(kept)
 }
 
-/// The file in which the exit of this host keeps what it owes its fleet, and whether its fleet has removed it
+/// The file in which this host's exit keeps the changes that it has not sent to its fleet yet, and whether its fleet has removed it
 /// (`warren-exit/src/fleet/file.rs`).
 fn exits_file(directories: &Directories<'_>) -> anyhow::Result<PathBuf> {
     let path = exit_toml(directories.config);
     let clients = match is_there(&path)? {
         true => load_exit(&path)?.clients_path(directories.state),
-        // An earlier exit of this host may have left it at its usual place.
+        // An earlier exit of this host may have left the file at its usual place.
         false => directories.state.join("exit").join("clients.toml"),
     };
     Ok(clients.with_file_name("fleet.json"))
 }
 
-/// How many changes of clients this host's exit owes its fleet.
+/// How many changes of clients this host's exit has not sent to its fleet yet.
 ///
 /// # Errors
 /// If its configuration cannot be read.
@@ -120,7 +120,7 @@ pub(crate) fn owed_changes(directories: &Directories<'_>) -> anyhow::Result<usiz
         .map_or(0, |kept| kept.unsent.iter().filter(|row| !row.is_date).count()))
 }
 
-/// Removes that file. In another fleet, the exit would send what it owed to the old one.
+/// Removes the exit's `fleet.json`. In another fleet, the exit would send the changes that were meant for the old fleet.
 ///
 /// # Errors
 /// If it cannot be removed.

@@ -97,7 +97,7 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
 /// Checks that this host's exit has no clients, which would be lost.
 ///
 /// # Errors
-/// If it has some, or they cannot be read.
+/// If the exit has clients, or its clients cannot be read.
 fn check_no_clients(directories: &Directories<'_>) -> anyhow::Result<()> {
     let path = exit_toml(directories.config);
     if !is_there(&path)? {
@@ -123,7 +123,7 @@ fn finish(attempt: &Attempt, is_named: bool, directories: &Directories<'_>) -> a
         StateDirectory::new(directories.state).clear()?;
         forget_exits_file(directories)?;
     }
-    // A command that was killed while it wrote the credentials may have left a part of them. This one has the lock.
+    // A command that was killed while it wrote the credentials may have left a part of them. This command has the lock.
     remove_leftovers(&credentials_directory(directories.config));
     remove_abandoned(directories.config);
     attempt.finish()

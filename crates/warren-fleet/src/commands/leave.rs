@@ -211,9 +211,9 @@ fn write_clients(
     Ok(kept)
 }
 
-/// Returns the rows that this exit can import, and the names of the open invitations that it cannot. If the exit has missed the
-/// latest changes, it would take invitations that were made elsewhere for ones that were withdrawn here. A client that was removed
-/// here stays removed, even if the store has not heard of it.
+/// Returns the rows that this exit can import, and the names of the open invitations that it cannot import. If the exit has missed the
+/// latest changes, it would mistake invitations that were made at another exit for invitations that were withdrawn here. A client that was
+/// removed here stays removed, even if the store has not heard of it.
 fn importable(
     directories: &Directories<'_>,
     rows: impl Iterator<Item = RowChange>,
@@ -255,7 +255,7 @@ fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
         .with_context(|| format!("{} does not exist; nothing is left to do here", half.display()))?;
     StateDirectory::new(directories.state).clear()?;
     reached("copy removed");
-    // Another fleet's exit must not refuse that fleet's roster because of this one.
+    // Otherwise, an exit that joins another fleet would refuse that fleet's roster because of this roster.
     let roster = roster::file_of_exit(directories.state);
     remove(&roster).with_context(|| format!("{} cannot be removed", roster.display()))?;
     forget_exits_file(directories)?;

@@ -99,8 +99,8 @@ pub(crate) fn sign(arguments: &SignArguments) -> anyhow::Result<()> {
     ))
 }
 
-/// Takes the lock of the roster's directory, which is held until the roster is written. Of two commands at the same time, the second
-/// would otherwise overwrite what the first has signed.
+/// Takes the lock of the roster's directory, which is held until the roster is written. Otherwise, if two commands ran at the same time,
+/// the second would overwrite what the first has signed.
 fn lock(roster: &Path) -> anyhow::Result<LockFile> {
     /// Signing takes milliseconds.
     const WAIT: Duration = Duration::from_secs(5);

@@ -23,7 +23,7 @@ use crate::store::restored::{Brought, bring_back_roster, recover_with};
 use crate::store::{find, in_words, read_all};
 use crate::users;
 
-/// No backup is larger than this: it has the store's values in base64.
+/// Maximum size of a backup, which contains the store's values in base64.
 const MOST_BYTES: u64 = 2 << 30;
 
 /// Maximum number of names in a line of the report.
@@ -59,7 +59,7 @@ struct Done {
     rows: Brought,
     disabled: Vec<String>,
     exits: ExitChanges,
-    /// Commands that grant exits their rights, which this command's user may not do.
+    /// Commands for the operator that grant exits their rights, because this command's etcd user may not do so.
     to_grant: Vec<String>,
     roster: Option<u64>,
 }
@@ -84,7 +84,7 @@ pub(crate) async fn recover(
     })
     .await?;
     if copy.meta.id != fleet.meta.id {
-        bail!("the copy is of a fleet other than the store's; run this where the store's fleet has an exit");
+        bail!("the copy belongs to another fleet than the store's; run this at an exit of the store's fleet");
     }
     let contents = read(&fleet.keys, None, &copy.pairs);
     let position = match &own {
@@ -189,7 +189,7 @@ async fn put_back(
         recover_with(&mut fleet.client, &fleet.keys, (&me, membership), contents, basis).await?;
     let roster = bring_back_roster(&mut fleet.client, &fleet.keys, rosters).await?;
     let is_out = |exit: &ExitId| changes.removed.contains(exit) || changes.left_out.contains(exit);
-    // If the copy has an end of this exit, that is of an earlier membership.
+    // If the copy says that this exit was removed or has left, it means an earlier membership.
     let own = contents.removed.contains_key(&me).then_some(&me);
     for exit in contents.members.keys().filter(|exit| !is_out(exit)).chain(own) {
         users::keep(&mut fleet.client, &fleet.keys, exit).await?;

@@ -172,15 +172,15 @@ fn check_keys(
 /// What the roster says about an exit that is being removed.
 pub(super) enum InRoster {
     No,
-    /// The exit is in the roster, and there is no fleet key to sign another one.
+    /// The exit is in the roster, and there is no fleet key to sign a new roster.
     Yes,
-    /// The store's roster is damaged, and there is no fleet key to sign another one.
+    /// The store's roster is damaged, and there is no fleet key to sign a new roster.
     Unreadable(anyhow::Error),
     /// The next roster, without the exit.
     Without(Box<(Stored, SignedRoster)>),
 }
 
-/// Signs a roster without the exit, if it is in the roster and there is a fleet key. Stores nothing.
+/// Signs a roster without the exit, if the exit is in the current roster and there is a fleet key. Stores nothing.
 ///
 /// # Errors
 /// If the store does not answer, or there is a fleet key and the roster cannot be read or signed.
@@ -315,8 +315,8 @@ async fn read_newest(
     Ok(stored)
 }
 
-/// The exit whose roster has the highest serial, as the heartbeats of the fleet's exits say, with the serial. An exit proves no
-/// serial, so exits that are not in the fleet or that the next roster leaves out have no say: they could prevent every roster.
+/// The exit whose heartbeat reports the roster with the highest serial, and that serial. An exit does not prove the serial. So exits that
+/// are not in the fleet, or that the next roster leaves out, do not count: with a false serial, they could block every new roster.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -332,10 +332,10 @@ pub(super) async fn newest_of_exits(
     Ok(reported.max_by_key(|(_, serial)| *serial))
 }
 
-/// Checks that no exit has a newer roster. Exits and clients would refuse every roster with a serial that is not higher.
+/// Checks that no exit has a roster with a higher serial than this one, because exits and clients would then refuse this roster.
 ///
 /// # Errors
-/// If one has.
+/// If an exit has such a roster.
 pub(super) fn check_reported(
     keys: &Keys,
     reported: Option<(ExitId, u64)>,
@@ -352,7 +352,7 @@ pub(super) fn check_reported(
     }
 }
 
-/// No roster's file is larger than this.
+/// Maximum size of a roster's file.
 const MOST_BYTES: u64 = 1024 * 1024;
 
 /// The file with the roster of this host's exit.
@@ -385,7 +385,7 @@ pub(super) async fn store(
 /// Reads a fleet key.
 ///
 /// # Errors
-/// If there is none, or others may use the file.
+/// If there is no key, or other users may use the file.
 pub(super) fn read_key(path: &Path) -> anyhow::Result<FleetKey> {
     let text = read_text(path)?;
     let mode = std::fs::metadata(path)?.permissions().mode() & 0o7777;
@@ -408,7 +408,7 @@ pub(super) fn read_or_make_key(path: &Path) -> anyhow::Result<(FleetKey, String)
 /// Checks that a fleet key is not the key of an exit. Exits' keys are in files of the same form.
 ///
 /// # Errors
-/// If it is, or the store does not answer.
+/// If it is the key of an exit, or the store does not answer.
 async fn check_no_exits(fleet: &mut Connected, key: &FleetKey, path: &Path) -> anyhow::Result<()> {
     let (_, Contents { members, .. }) = fleet.read_below(fleet.keys.members()).await?;
     for (exit, member) in members {

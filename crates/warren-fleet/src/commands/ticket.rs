@@ -195,7 +195,7 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         Ok(made) => ticket.user = made,
         Err(error) => {
             in_words(fleet.client.delete(ticket.key(&fleet.keys), None).await)?;
-            // Without the right to make users, there is no user to remove.
+            // This command may not make users, so it has made none that a link would have to remove.
             if is_denied(&error) {
                 in_words(fleet.client.delete(fleet.keys.grant(&ticket.exit), None).await)?;
             }
@@ -205,7 +205,8 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
     print(&format!("{}\n", ticket.text()?))
 }
 
-/// Refuses the name of a removed exit that may still serve. With a new exit of that name, nobody would see the removed one.
+/// Refuses the name of a removed exit that may still serve. If a new exit had that name, the removed one would no longer be listed
+/// anywhere.
 async fn check_stopped(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<()> {
     let removed = ended(&mut fleet.client, &fleet.keys, exit).await?;
     if removed.is_some_and(|removed| removed.may_serve(SystemTime::now())) {

@@ -105,7 +105,7 @@ pub(crate) struct Copy {
     unseen: Unseen,
     revision: i64,
     is_filled: bool,
-    /// Whether the copy is from the disk, and the store has not been read since.
+    /// Whether the copy was read from the disk, and the store has not been read since then.
     is_from_disk: bool,
     has_revoked: bool,
     changes: u64,

@@ -47,7 +47,7 @@ impl Memberships {
         self.ended.contains(&self.latest[exit])
     }
 
-    /// Forgets removals that nobody knows any more, because the store was set back before another exit heard of them.
+    /// Forgets removals that nobody knows any more, because the store was restored before another exit heard of them.
     fn restored(&mut self, disks: &[&Snapshot], keys: &Keys) {
         let known: BTreeSet<u64> = disks
             .iter()
@@ -101,7 +101,7 @@ impl World {
     /// Lets an operator remove an exit, which may be cut off from the store.
     pub(super) fn remove_exit(&mut self, exit: usize, random: &mut Random) {
         let settled = |site: &Site| site.is_healthy_for(Duration::from_secs(2), self.now);
-        // What only the removed exit knows is lost, so another one must know everything. Half of the fleet is never out.
+        // What only the removed exit knows is lost, so another exit must know everything. At most one exit is out at a time.
         let has_witness = (0..EXITS).any(|other| other != exit && settled(&self.sites[other]));
         if self.is_recovering || self.exit_that_is_out().is_some() || !has_witness {
             return;
@@ -121,7 +121,8 @@ impl World {
         if random.once_in(3) {
             self.back_up();
         }
-        // From its own heartbeats, a link knows that a backup is older. So one that is restored is older than a heartbeat.
+        // A link recognises an old backup by the heartbeats that it has written itself. So a backup is restored only if it is older than a
+        // heartbeat.
         self.wait(2_500);
     }
 
@@ -169,7 +170,7 @@ impl World {
         self.memberships.is_removed(&site.me) || (site.is_connected() && site.epoch() == epoch)
     }
 
-    /// Gives exits that a recovery has not put back a new ticket each, as it advises.
+    /// Gives a new ticket to each exit that a recovery has not put back, as the recovery advises.
     pub(super) fn invite_exits_left_out(&mut self, left_out: &[ExitId]) {
         for exit in 0..EXITS {
             let me = &self.sites[exit].me;
@@ -184,7 +185,7 @@ impl World {
         }
     }
 
-    /// Waits until an exit that was removed has confirmed that, and lets it join again.
+    /// Waits until an exit that was removed has confirmed its removal, and lets it join again.
     pub(super) fn settle_exits(&mut self) {
         self.wait(u64::try_from(CONFIRMS.as_millis()).unwrap());
         self.memberships.look_at_the_end(&self.store, &self.keys);

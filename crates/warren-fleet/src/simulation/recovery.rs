@@ -19,11 +19,11 @@ pub(super) struct Recovered {
     pub(super) left_out: Vec<String>,
     /// The exits that were not put back.
     pub(super) exits_left_out: Vec<ExitId>,
-    /// Whether the copy was newer than all that the store had.
+    /// Whether the copy was newer than everything in the store.
     pub(super) is_newer: bool,
 }
 
-/// Recovers the store from an exit's copy. Returns `None` if this exit finds nothing wrong with the store, or must not recover it.
+/// Recovers the store from an exit's copy. Returns `None` if this exit finds nothing wrong with the store, or may not recover it.
 pub(super) fn recover(store: &mut MapStore, keys: &Keys, me: &ExitId, copy: &Snapshot) -> Option<Recovered> {
     let found = store.find(keys, me);
     if check(keys.name_of_fleet(), Some(&copy.position), &found).is_ok() {

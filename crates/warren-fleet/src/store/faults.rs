@@ -19,7 +19,7 @@ use crate::tls::{address_of, chain_of, handshake, host_and_port};
 const REFUSAL: Duration = Duration::from_millis(500);
 
 impl StoreOptions {
-    /// Replaces an error of a connection, if a certificate is its cause.
+    /// Replaces the error of a connection by a clearer one, if a certificate is the cause.
     pub(crate) async fn explained(&self, endpoint: &str, error: anyhow::Error) -> anyhow::Error {
         fault(self, endpoint).await.map_or(error, anyhow::Error::msg)
     }
@@ -43,13 +43,14 @@ async fn look(options: &StoreOptions, address: &str) -> Option<String> {
     if let Some(why) = why_untrusted(&shown, options, address) {
         return Some(why);
     }
-    // Since TLS 1.3, the member checks this client's certificate after the handshake. A member that accepts it sends its settings.
+    // Since TLS 1.3, the member checks this client's certificate after the handshake. If it accepts the certificate, it sends its HTTP/2
+    // settings.
     let mut first = [0];
     let read = timeout(REFUSAL, stream.read(&mut first)).await.ok()?;
     refused(read.err().as_ref(), options)
 }
 
-/// What an alert of a member means for this client's certificate.
+/// Says what an alert from a member means for this client's certificate.
 fn refused(error: Option<&std::io::Error>, options: &StoreOptions) -> Option<String> {
     let alert = error?.get_ref()?.downcast_ref::<Error>()?;
     matches!(alert, Error::AlertReceived(_)).then(|| match &options.identity {

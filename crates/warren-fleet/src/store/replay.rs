@@ -28,8 +28,8 @@ pub(crate) struct Replayed {
     reopened: Reopened,
 }
 
-/// Replays the changes that the recovered store lacks, before the link reads its content. If only this copy says that the exit has
-/// joined, lets the exit join again.
+/// Replays the changes that the recovered store lacks, before the link reads the store's content. If only this copy says that the exit has
+/// joined, adds the exit to the fleet again.
 ///
 /// # Errors
 /// If the store does not answer. The inner error says why this exit must not use the store.
@@ -41,8 +41,8 @@ pub(crate) async fn replay(
 ) -> anyhow::Result<Result<Replayed, Mismatch>> {
     let Returning { me, position, rows, beside } = copy;
     let basis = Basis::of_link(position, meta, found);
-    // If this copy has no news, the recovery knew everything that the copy knows, and it did not put the exit back. But the store
-    // does not say that an operator has removed the exit, so it need not stop at once.
+    // If this copy has no news, the recovery knew everything that the copy knows, and did not put the exit back. But the store does not say
+    // that an operator has removed the exit, so the exit need not stop at once.
     let member = beside.member.as_ref().filter(|_| basis.has_news());
     if !found.is_member && member.is_none() {
         return Ok(Err(beside.absence(me, position.membership)));

@@ -214,12 +214,12 @@ pub(crate) async fn recover_with(
     Ok((brought, changes))
 }
 
-/// Takes exits that were removed since the backup out of the fleet again. Each removal keeps its force: an exit that must stop
-/// serving must still do so. Compares the exits with the store's by `decide`, and again if one of them has changed in the meantime.
-/// Returns the result.
+/// Takes exits that were removed since the backup out of the fleet again. The new removals say the same as the old ones: an exit that had
+/// to stop serving must still do so. `decide` compares the exits with the store's. If an exit changes in the meantime, `decide` is called
+/// again. Returns its last result.
 ///
 /// # Errors
-/// If the store does not answer, or an exit changes all the time.
+/// If the store does not answer, or an exit's entry keeps changing.
 pub(crate) async fn remove_exits(
     store: &mut (impl Transact + ReadExits),
     keys: &Keys,
@@ -374,7 +374,7 @@ mod tests {
         let ended = Removed { at: 80, membership: Some(1), ..Removed::default() };
         let removed = [(b(), ended)].into();
         let basis = Basis { recovered: 1, ..Basis::of_command(Age::Same, 90, Some(50), true) };
-        // How often the exit joins, and whether it stays.
+        // How often the exit joins again, and whether it is then left in the fleet.
         for (times, stays) in [(0, false), (1, true), (100, true)] {
             let mut joining = Joining { store: MapStore::new(0, 1), times };
             join(&mut joining.store, &keys, 1);
@@ -388,7 +388,7 @@ mod tests {
                 "{times}"
             );
         }
-        // The control: the removal is repeated no matter what, and the exit changes all the time.
+        // The control: the removal is always repeated, and the exit's entry keeps changing.
         let mut joining = Joining { store: MapStore::new(0, 1), times: 100 };
         let decide = |_: &ExitsInStore| ExitChanges {
             removed: [(b(), ended)].into_iter().collect(),

@@ -101,7 +101,7 @@ pub(crate) enum FromStore {
     Refused {
         reason: String,
         must_stop: bool,
-        /// The removal for which the exit must stop, unless the link was told of it as an event.
+        /// The removal for which the exit must stop, unless an event has already told the link of it.
         removed: Option<Removed>,
     },
     /// The connection has failed.
@@ -362,7 +362,7 @@ impl Connection {
         if numbers.any(|number| self.membership.is_some_and(|own| own != number)) {
             return Err(anyhow!("this exit's place in the fleet has changed").into());
         }
-        // The exit learns of its removal at once, because its etcd user is removed soon.
+        // The exit is told of its removal at once, because its etcd user will soon be removed.
         let own = pairs.iter().filter(|pair| pair.key == self.removed.as_bytes());
         let mut own = own.filter_map(Pair::removed);
         let is_removed = own.any(|it: Removed| it.must_stop() && !it.is_of_another(self.membership));
@@ -477,7 +477,7 @@ impl Connection {
             Done::Transaction { revision } | Done::Heartbeat { revision, held: true } => {
                 self.has_written(revision)
             }
-            // A heartbeat requires only that the exit is a member. The next connection finds out why it is none.
+            // A heartbeat requires only that the exit is a member. The next connection finds out why it is not one.
             Done::Heartbeat { held: false, .. } => {
                 return Err(anyhow!("this exit is not in the fleet").into());
             }

@@ -49,7 +49,7 @@ impl Exit {
         self.endpoint.open_connections()
     }
 
-    /// Accepts an attempt, passes its other packets to the connection, and ends it.
+    /// Accepts an attempt, passes its other packets to the connection, and ends the connection.
     pub(crate) fn take_in(&mut self, packets: &[Vec<u8>]) -> Fate {
         let Some(incoming) = self.attempt(&packets[0]) else { return Fate::Closed };
         let accepted = self.endpoint.accept(incoming, self.now, &mut Vec::new(), None);

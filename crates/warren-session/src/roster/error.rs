@@ -118,7 +118,7 @@ pub enum ChangeError {
     /// The fleet key has been used before.
     #[error("the new fleet key must be one that the fleet has never had: make one")]
     UsedKey,
-    /// The key is an exit's. Whoever has that exit could admit others.
+    /// The key is an exit's. Whoever controls that exit could admit other exits.
     #[error(
         "the fleet key is the key of the exit {exit}, which must never sign a roster; name the file of the fleet key"
     )]

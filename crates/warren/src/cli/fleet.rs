@@ -31,7 +31,7 @@ pub(crate) struct JoinedPools {
     pub(crate) ipv6: Option<Ipv6Net>,
 }
 
-/// Replaces this process by `warren-fleet` with these arguments. The directories and the log's filter and format are those of this
+/// Replaces this process by `warren-fleet` with these arguments, and with the directories, the log filter and the log format of this
 /// command line.
 ///
 /// # Errors

@@ -51,8 +51,7 @@ const CUT: f64 = 0.85;
 /// Growth per round as a share of the window: a 32nd at first, an eighth at most.
 const FIRST_GROWTH_SHARE: u64 = 32;
 const GROWTH_SHARE: u64 = 8;
-/// Growth while rivals recover: the first step, as a share of the window, and the share of itself by which the step grows per
-/// round.
+/// Growth per round while rivals recover: at first a 512th of the window. The growth itself then rises by a 128th per round.
 const SLOW_GROWTH_SHARE: u64 = 512;
 const SLOW_ACCELERATION: u64 = 128;
 /// The window stops growing at this many times the bytes that a round delivers.
@@ -74,7 +73,7 @@ const OWN_SHARE: f64 = 0.7;
 /// At its end, slow start keeps at most this share of its window, because the packets in flight left when the
 /// window was smaller.
 const SLOW_START_LEFT: f64 = 0.7;
-/// The last few acknowledgements show a queue if they arrived over at least this share of the round-trip time.
+/// The last few acknowledgements show a queue only if they arrived over at least an eighth of the round-trip time.
 const RECENT_SHARE: u32 = 8;
 /// Number of rounds that end after slow start, but whose packets were sent during it.
 const OVERSHOT_ROUNDS: u32 = 2;
@@ -99,8 +98,7 @@ pub(super) struct Adaptive {
     rivals: Rivals,
     /// The last window of slow start or of a competition. `None` once it is known whose queue followed.
     unjudged: Option<u64>,
-    /// Remaining rounds whose packets slow start has sent. They say nothing about the window after slow
-    /// start.
+    /// Remaining rounds with packets that were sent during slow start. They say nothing about the window after slow start.
     overshot_rounds: u32,
     /// When the window was last reduced. Losses of packets that were sent earlier do not reduce it again.
     last_cut: Option<Instant>,

@@ -84,8 +84,8 @@ impl ClientRegistry {
         finished.into_iter().for_each(|(old, _)| self.take_next_key(old, now));
     }
 
-    /// An edited client with this registry's lease and dates. Without a lease here, the client gets the edited lease, if nobody has
-    /// that address. The pool takes only an address that it has.
+    /// An edited client with this registry's lease and dates. If there is no lease here, the client gets the edited lease, unless another
+    /// client has that address. The pool accepts only addresses that belong to it.
     fn with_own_dates(&self, edited: &Client) -> Client {
         let edited = edited.clone();
         let is_free = |address: IpAddr| self.clients.by_address(address).is_none();
