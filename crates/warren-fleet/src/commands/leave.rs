@@ -126,7 +126,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
             .take()
             .unwrap_or_else(|| format!(
                 " The store could not be used. If the fleet still has this exit, run `warren fleet remove {}` at another one. Clients that were removed \
-                 elsewhere since this host's copy are still enrolled.",
+                 elsewhere since this host's copy was made are still enrolled.",
                 config.exit
             )),
     };

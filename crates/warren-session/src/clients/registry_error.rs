@@ -56,7 +56,7 @@ pub enum RegistryError {
     },
     /// An edited registry contains an open invitation that the exit does not know.
     #[error(
-        "the invitation {name:?} is not open at this exit, and an import opens no invitation; delete its table and make a new one with `warren exit invite`"
+        "the invitation {name:?} is not open at this exit, and an import cannot open it again; delete its table, and make a new invitation with `warren exit invite`"
     )]
     UnknownInvitation {
         /// The name that the client would have.
