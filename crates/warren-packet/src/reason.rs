@@ -36,7 +36,7 @@ drop_reasons! {
     BadChecksumFlag "bad_checksum_flag" "A packet that cannot have a partial checksum was flagged as having one.";
     BadFragment "bad_fragment" "Fragments of a packet overlapped, disagreed or were too small.";
     FragmentTimeout "fragment_timeout" "Some fragments of a packet did not arrive in time.";
-    Repeated "repeated" "A numbered datagram had arrived before, or was too old to tell whether it had.";
+    Repeated "repeated" "A numbered datagram or a WireGuard message had arrived before, or was too old to tell whether it had.";
     Unauthenticated "unauthenticated" "The sender of a WireGuard datagram did not prove that it has a client's key.";
     HandshakeLimit "handshake_limit" "Too many WireGuard handshakes were begun at the same time.";
     SpoofedSource "spoofed_source" "The source address is not one that the client holds.";
