@@ -58,7 +58,7 @@ impl<'a> Bed<'a> {
         (measured, warm_up): (Duration, Duration),
         interrupt: &'a Interrupt,
     ) -> anyhow::Result<Self> {
-        let address = |text: &str| text.parse::<Ipv4Addr>().context("an inner address is IPv4");
+        let address = |text: &str| text.parse::<Ipv4Addr>().context("an inner address is not IPv4");
         let (client_address, exit_address) =
             (address(&tunnel.client_address)?, address(&tunnel.exit_address)?);
         let client = Device::with_address(&topology.client, client_address, interrupt)?;

@@ -52,7 +52,7 @@ impl WorkerHandle {
             .spawn(move || run(&options, namespace.as_ref(), role, queue, started))
             .context("cannot start a thread")?;
         let handle = Self { commands, thread: Some(thread) };
-        start.blocking_recv().context("the thread ended before it started")??;
+        start.blocking_recv().context("the thread ended before it was ready")??;
         Ok(handle)
     }
 

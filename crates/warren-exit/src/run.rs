@@ -177,7 +177,7 @@ fn refuse_misplaced(config: &ExitSettings, registry: &ClientRegistry) -> anyhow:
         .map(|address| if address.is_ipv4() { " --ipv4 auto" } else { " --ipv6 auto" })
         .collect();
     bail!(
-        "{}: [addresses] does not have the fixed addresses of {}: {}{more}; correct [addresses], or give each client another address: warren exit client set {first}{options}",
+        "{}: [addresses] does not contain the fixed addresses of {}: {}{more}; correct [addresses], or give each client another address: warren exit client set {first}{options}",
         config.path.display(),
         counted(misplaced.len(), "client"),
         shown.join(", "),

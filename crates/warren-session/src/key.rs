@@ -151,8 +151,8 @@ pub enum PublicKeyError {
     },
     /// No private key belongs to the public key.
     #[error(
-        "this is not a key of Warren's; copy the one that `warren pubkey` or the exit prints, without a typing error; it may be a WireGuard key, \
-         which only `warren exit client add NAME --wireguard --public-key KEY` takes"
+        "this is not a Warren key; copy exactly what `warren pubkey` or the exit prints; it may be a WireGuard key, which \
+         only `warren exit client add NAME --wireguard --public-key KEY` takes"
     )]
     NotOnCurve,
     /// Anybody can sign for the key.

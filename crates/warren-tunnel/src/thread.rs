@@ -118,7 +118,7 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
             });
         })
         .context("cannot start the worker thread; check the limits on processes and memory")?;
-    start.await.context("the worker thread ended before it started; see the log, and start it again")??;
+    start.await.context("the worker thread ended before it was ready; see the log, and start it again")??;
     Ok((Thread::new(commands, thread), reports))
 }
 

@@ -49,7 +49,7 @@ impl Ping {
 
     /// Starts to ping for a number of seconds, which is limited because the sequence number of a request has only two bytes.
     pub(crate) fn start(topology: &Topology, address: &str, seconds: u32) -> anyhow::Result<Self> {
-        let address: Ipv4Addr = address.parse().context("an inner address is IPv4")?;
+        let address: Ipv4Addr = address.parse().context("an inner address is not IPv4")?;
         let stop = Interrupt::default();
         let asked = stop.clone();
         let requests = seconds.saturating_mul(Self::PER_SECOND);
@@ -109,7 +109,7 @@ pub(crate) fn first_reply(
     limit: Duration,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    let to: Ipv4Addr = address.parse().context("an inner address is IPv4")?;
+    let to: Ipv4Addr = address.parse().context("an inner address is not IPv4")?;
     let stop = interrupt.clone();
     let answered = join(topology.client.enter(move || {
         let mut echo = Echo::new(to)?;

@@ -23,7 +23,7 @@ pub enum StepError {
     NoSetting,
     /// The device takes no IPv6 addresses.
     #[error(
-        "IPv6 is switched off on {0}; set net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or use no IPv6 addresses: an exit has none without ipv6 in [addresses] of exit.toml"
+        "IPv6 is switched off on {0}; set net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or use no IPv6 addresses: an exit without ipv6 in [addresses] of exit.toml assigns none"
     )]
     Ipv6Disabled(DeviceName),
     /// The process lacks the permission.

@@ -75,8 +75,8 @@ fn device_with_ipv6_switched_off_is_named_and_ipv6_can_be_left_out() {
     assert_eq!(
         error.to_string(),
         "`ip address add fd66:6666::2/128 dev warren0` failed: IPv6 is switched off on warren0; set \
-         net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or use no IPv6 addresses: an exit has \
-         none without ipv6 in [addresses] of exit.toml"
+         net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or use no IPv6 addresses: an exit \
+         without ipv6 in [addresses] of exit.toml assigns none"
     );
     host.assert_is(&before, "after the failure");
     host.with_plan(&client(&ClientPlanFacts { ipv6: None, ..full_tunnel() }), || {

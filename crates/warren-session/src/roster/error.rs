@@ -56,7 +56,7 @@ pub enum RosterError {
         exit: String,
     },
     /// A name, key or endpoint occurs twice.
-    #[error("{what} {value:?} is there twice")]
+    #[error("{what} {value:?} occurs twice")]
     Twice {
         /// The name, key or endpoint that occurs twice.
         what: &'static str,

@@ -200,13 +200,13 @@ pub(crate) enum Command {
     /// switch, unless the profile has `down = "group"` in [kill_switch].
     #[command(after_help = "Examples:\n  warren down\n  warren down home\n  warren down --all")]
     Down(DownArgs),
-    /// Show what a client or an exit does, in ten lines, with one more for each problem.
+    /// Show what a client or an exit is doing, in ten lines, with one more line for each problem.
     #[command(
         after_help = "Examples:\n  warren status\n  warren status home --changes\n  warren status --all\n  \
                       warren status --watch\n  warren status exit --json"
     )]
     Status(StatusArgs),
-    /// List this machine's profiles and what each of them does.
+    /// List this machine's profiles and the state of each.
     #[command(after_help = "Examples:\n  warren list\n  warren list --json")]
     List(ListArgs),
     /// Show the log of a client or an exit.

@@ -26,7 +26,7 @@ impl Caller {
         match Self::listed(&number, &accounts) {
             Some(caller) => Ok(caller),
             None => bail!(
-                "/etc/passwd does not list user {number}, who has called sudo; run this as another user"
+                "/etc/passwd does not list user {number}, who called sudo; run this as another user"
             ),
         }
     }
