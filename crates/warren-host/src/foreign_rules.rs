@@ -48,7 +48,7 @@ pub struct RulePlace {
 
 /// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the band that the rules are in or,
 /// if they do not exist yet, the one that is planned for them. All tunnels of a host use the same band, so the search never
-/// returns a later band than any tunnel already uses.
+/// returns a band that is later than one in use.
 pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Band) -> io::Result<RulePlace> {
     let mut bypasses = Vec::new();
     let mut taken = Vec::new();

@@ -77,7 +77,7 @@ impl Watch {
         sleep_until(due.into()).await;
         self.due = None;
         self.last = Some(Instant::now());
-        // The sockets are emptied before the caller compares the host, so that a later change wakes the caller again.
+        // The sockets are emptied before the caller checks the host, so that a later change wakes the caller again.
         drain(&self.network)?;
         drain(&self.firewall)
     }

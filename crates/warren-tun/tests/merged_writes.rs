@@ -40,7 +40,7 @@ const RECEIVER: [&str; 2] = ["10.9.2.2", "fd09:2::2"];
 const PORT: u16 = 5_000;
 /// Bytes that a TCP test sends each way.
 const STREAM: usize = 16 << 20;
-/// Datagrams of a UDP test (a receive buffer holds this many), and the payload of most of them.
+/// Number of datagrams in a UDP test, which a receive buffer has room for, and the payload of most of them in bytes.
 const DATAGRAMS: usize = 80;
 const DATAGRAM: usize = 1_000;
 

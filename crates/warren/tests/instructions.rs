@@ -23,7 +23,8 @@ const HOSTS: usize = 4;
 const BURST: usize = 16;
 const PAYLOAD: usize = 1_200;
 
-/// The number of counted bursts of each session, and of earlier bursts, in which MTU discovery ends and windows grow.
+/// The number of bursts of each session that are counted, and the number of bursts before them. During the earlier bursts, MTU
+/// discovery ends and windows grow.
 const BURSTS: u32 = 16;
 const FIRST_BURSTS: u32 = 8;
 

@@ -50,7 +50,7 @@ fn a_client_that_breaks_the_protocols_is_closed_with_the_reason_and_costs_others
     let mut told = 0;
     loop {
         let ended = !lying.is_running();
-        // The script prints the result of each lie when it ends, and goes on with the next.
+        // When a lie ends, the script prints its result and starts the next lie.
         let text = lying.output();
         let lines = text.matches('\n').count();
         if lines > told {

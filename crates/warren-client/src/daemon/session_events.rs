@@ -1,5 +1,5 @@
-//! Carries out the actions of the sessions and the steps of a move that affect more than connections, and handles the workers'
-//! reports.
+//! Carries out the actions of the sessions, and those steps of a move that affect more than connections. Also handles the
+//! workers' reports.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -15,6 +15,6 @@ pub struct Counters {
     pub given_up: u64,
     /// Numbers among those given up that arrived after all.
     pub late: u64,
-    /// Datagrams that were refused because they had arrived before, or were too old to decide.
+    /// Datagrams that were refused because they had arrived before, or were too old to tell.
     pub repeated: u64,
 }

@@ -155,7 +155,7 @@ impl ExitKeys {
     fn retire(&mut self, key: PublicKey) {
         self.learnt.retain(|learnt| learnt.key != key);
         self.retired.push(key);
-        // A pinned key must not be forgotten: it would be accepted again.
+        // A retired key that the profile pins stays in the list. Without its entry, it would be accepted again.
         let is_forgettable = |retired: &PublicKey| !self.pinned.contains(retired);
         if self.retired.iter().filter(|retired| is_forgettable(retired)).count() > MOST_RETIRED
             && let Some(oldest) = self.retired.iter().position(is_forgettable)

@@ -178,7 +178,7 @@ mod tests {
         worker.snapshots.ask(answer);
         assert!(worker.take_snapshot(), "one turn does not read them all");
 
-        // Of each pair, the unfinished snapshot already contains the first, but not the second.
+        // The unfinished snapshot already contains the first element of each array below, but not yet the second.
         let last = CONNECTIONS as u64 - 1;
         for number in [0, last] {
             worker.carry_out_shared(SharedCommand::Detach { connection: ConnectionId(number) });

@@ -180,7 +180,7 @@ fn loss_probe_hands_out_the_two_oldest() {
             repair.step(end);
         }
     });
-    // These two datagrams came back before any acknowledgement has shown a loss, because the loss probe is about to be sent.
+    // These two datagrams came back before any acknowledgement had shown a loss, because a loss probe was about to be sent.
     assert_eq!(repair.contexts(), [0, 1]);
     assert!(repair.returned[0].1 < 2 * RTT, "{:?}", repair.returned[0].1);
     assert_eq!(repair.path().lost_packets, 0);

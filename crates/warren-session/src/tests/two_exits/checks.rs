@@ -6,7 +6,7 @@ use super::world::World;
 use crate::client::{ClientState, Which};
 use crate::exit::SessionId;
 
-/// The time since when each temporary state has lasted.
+/// When each temporary state began. `None` if the state does not hold now.
 #[derive(Default)]
 pub(super) struct Checks {
     /// The session in use works, and the status says that the tunnel is lost.
