@@ -107,7 +107,7 @@ pub(crate) fn carry(
             tell.send(socket.local_addr()?)?;
             // The receiver sends the first packet, so that stateful firewalls on the way have an entry for the flow.
             socket.set_read_timeout(Some(Duration::from_secs(3)))?;
-            let (_, receiver) = socket.recv_from(&mut [0; 16]).context("no packet arrived from the receiver")?;
+            let (_, receiver) = socket.recv_from(&mut [0; 16]).context("no packet came from the receiver")?;
             socket.connect(receiver).context("cannot connect the sender")?;
             send(&socket, stream, &phase)
         })?

@@ -76,7 +76,7 @@ pub(super) fn confine(files: &Files) -> anyhow::Result<FileAccess> {
     ruleset = allow_kept(ruleset, Path::new(NETWORK_SETTINGS), set | AccessFs::ReadDir)?;
     // An ioctl of this file creates a TUN device (TUNSETIFF).
     ruleset = allow(ruleset, Path::new(TUN), set | AccessFs::IoctlDev)?;
-    let status = ruleset.restrict_self().context("landlock refuses")?;
+    let status = ruleset.restrict_self().context("landlock refused the rules")?;
     Ok(match status.ruleset {
         RulesetStatus::FullyEnforced => FileAccess::Confined,
         RulesetStatus::PartiallyEnforced => FileAccess::Partly,
@@ -94,7 +94,7 @@ pub(super) fn confine_to_look_ups() -> anyhow::Result<()> {
     for path in LOOK_UP {
         ruleset = allow(ruleset, Path::new(path), read)?;
     }
-    ruleset.restrict_self().map(drop).context("landlock refuses")
+    ruleset.restrict_self().map(drop).context("landlock refused the rules")
 }
 
 /// Whether the kernel has landlock.

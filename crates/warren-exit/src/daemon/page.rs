@@ -220,7 +220,9 @@ impl PageView<'_> {
             // The exit has this key if it serves WireGuard. A missing key means that [wireguard] was added and the exit has not
             // been restarted.
             let exit_key = self.wireguard_key.ok_or_else(|| {
-                anyhow::anyhow!("the exit does not serve WireGuard yet; restart it: systemctl restart warren-exit")
+                anyhow::anyhow!(
+                    "the exit does not serve WireGuard yet; restart it: systemctl restart warren-exit"
+                )
             })?;
             let leases = self.clients.registry().iter().map(warren_session::clients::Client::lease);
             let taken: HashSet<IpAddr> =

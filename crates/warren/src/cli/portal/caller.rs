@@ -25,9 +25,9 @@ impl Caller {
         let accounts = std::fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
         match Self::listed(&number, &accounts) {
             Some(caller) => Ok(caller),
-            None => bail!(
-                "/etc/passwd does not list user {number}, who called sudo; run this as another user"
-            ),
+            None => {
+                bail!("/etc/passwd does not list user {number}, who called sudo; run this as another user")
+            }
         }
     }
 
