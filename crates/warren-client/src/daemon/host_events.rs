@@ -164,7 +164,7 @@ impl Daemon {
         self.on_demand.goes_on(now, by_user);
         self.health.goes_on();
         // Exits that refused this client before the tunnel was taken down may accept it now.
-        self.sessions.connections.exits.forgive();
+        self.sessions.connections.exits.forgive(now);
         self.sessions.begin(now);
         Ok(())
     }

@@ -141,11 +141,12 @@ impl Sessions {
         // If a newer session with the same key has replaced this one, the client tries no other exit. Two hosts with one key would
         // otherwise take the session from each other in turn.
         let is_final = matches!(stop, Stop::Requested | Stop::Goodbye(Goodbye::Replaced));
-        if is_final || !self.connections.exits.refused(stop.clone()) {
+        let now = Instant::now();
+        if is_final || !self.connections.exits.refused(now) {
             return false;
         }
         tracing::warn!("{stop}; trying {}", self.connections.endpoint());
-        self.begin(Instant::now());
+        self.begin(now);
         true
     }
 
@@ -156,8 +157,9 @@ impl Sessions {
         self.pair.renew_nonce()?;
         // An earlier attempt may still be under way, with connections that have to be closed.
         self.stop().await;
-        self.connections.exits.forgive();
-        self.begin(Instant::now());
+        let now = Instant::now();
+        self.connections.exits.forgive(now);
+        self.begin(now);
         Ok(())
     }
 
@@ -272,7 +274,7 @@ impl Sessions {
         self.worker.send_all(SharedCommand::Attach { session, connection, index }).await;
         self.connections.attached(which, index);
         if which == Which::InUse {
-            self.pair.set_moves_without_gap(self.connections.exits.has_sibling());
+            self.pair.set_moves_without_gap(self.connections.exits.has_sibling(Instant::now()));
         }
         true
     }

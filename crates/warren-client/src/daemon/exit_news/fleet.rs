@@ -84,7 +84,7 @@ impl ExitNews {
         let nearer = exits
             .member(exits.current())
             .filter(|_| exits.chooses())
-            .and_then(|current| self.fleet.nearer_than(current, exits.best_member()?));
+            .and_then(|current| self.fleet.nearer_than(current, exits.best_member(now)?));
         let places = nearer.map(|name| exits.places_of(name)).unwrap_or_default();
         let was_nearer = connections.has_nearer();
         connections.set_nearer(places);
