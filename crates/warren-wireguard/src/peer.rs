@@ -50,6 +50,11 @@ impl Peer {
         self.begun = now;
     }
 
+    /// Records that the peer has a session, so that it asks for no other.
+    pub(crate) fn attached(&mut self) {
+        self.is_up = true;
+    }
+
     /// Ends the session, so that the next data message brings the peer up again.
     pub(crate) fn end_session(&mut self) {
         self.is_up = false;
