@@ -51,12 +51,10 @@ impl NameServers {
         Self { mark: Some(mark), ..self }
     }
 
-    /// The servers found at the start, and those listed now, because the host may have joined another network.
+    /// The servers to ask outside the tunnel: those listed now, because the host may have joined another network, and then those
+    /// found at the start.
     async fn all(&self) -> Vec<IpAddr> {
-        let mut all = self.found.clone();
-        all.extend(self.listed().await.into_iter().filter(|server| !self.found.contains(server)));
-        all.truncate(MOST_SERVERS);
-        all
+        in_order(self.listed().await, &self.found)
     }
 
     async fn listed(&self) -> Vec<IpAddr> {
@@ -82,6 +80,14 @@ impl NameServers {
             None => Ok(tokio::net::lookup_host((host, port)).await?.collect()),
         }
     }
+}
+
+/// The servers to ask: those listed now, then those found earlier.
+fn in_order(mut listed: Vec<IpAddr>, found: &[IpAddr]) -> Vec<IpAddr> {
+    let earlier: Vec<IpAddr> = found.iter().filter(|server| !listed.contains(server)).copied().collect();
+    listed.extend(earlier);
+    listed.truncate(MOST_SERVERS);
+    listed
 }
 
 /// Looks up an endpoint's name. If the endpoint has an address instead of a name, returns that.
@@ -200,5 +206,14 @@ mod tests {
         let endpoint = "192.0.2.7:4433".parse().unwrap();
         let found = lookup(&endpoint, &NameServers::default()).await.unwrap();
         assert_eq!(found, vec!["192.0.2.7:4433".parse().unwrap()]);
+    }
+
+    #[test]
+    fn servers_of_the_network_that_the_host_is_in_now_are_asked_however_many_the_first_network_had() {
+        let found: Vec<IpAddr> = (1..=6).map(|number| IpAddr::from([192, 0, 2, number])).collect();
+        let listed = vec![IpAddr::from([198, 51, 100, 1]), found[1]];
+        let asked = in_order(listed.clone(), &found);
+        assert_eq!(asked[..2], listed);
+        assert_eq!((asked.len(), in_order(Vec::new(), &found)), (MOST_SERVERS, found));
     }
 }
