@@ -20,8 +20,8 @@ use warren_daemon::daemon_directory::{self, DaemonDirectory};
 use warren_daemon::output;
 use warren_daemon::resolvers;
 
-/// How many addresses of exits stay allowed. A further address replaces the oldest. A roster has up to 512 addresses. The
-/// remaining 128 are for the profile's exits and for the addresses to which names resolve.
+/// How many addresses of exits stay allowed. A further address replaces the oldest that no connection uses. A roster has up to 512
+/// addresses. The remaining 128 are for the profile's exits and for the addresses to which names resolve.
 const MOST_EXITS: usize = 640;
 /// How many resolvers may be asked for an exit's name. A further resolver replaces the oldest.
 const MOST_RESOLVERS: usize = 16;
@@ -126,16 +126,23 @@ impl Lockdown {
         }
     }
 
-    /// Allows the carrier's packets to an exit.
+    /// Allows the carrier's packets to an exit. `is_used` tells whether a connection uses an address. These addresses stay allowed.
     ///
     /// # Errors
     /// When nft fails. The kill switch then blocks the carrier.
-    pub(crate) async fn allow_exit(&mut self, exit: SocketAddr) -> anyhow::Result<()> {
+    pub(crate) async fn allow_exit(
+        &mut self,
+        exit: SocketAddr,
+        is_used: impl Fn(SocketAddr) -> bool,
+    ) -> anyhow::Result<()> {
         if !self.exits.contains(&exit) {
+            // Every other address is allowed again before a connection to it is opened.
+            if self.exits.len() >= MOST_EXITS
+                && let Some(oldest) = self.exits.iter().position(|known| !is_used(*known))
+            {
+                self.exits.remove(oldest);
+            }
             self.exits.push(exit);
-        }
-        if self.exits.len() > MOST_EXITS {
-            self.exits.remove(0);
         }
         self.update().await
     }
@@ -469,5 +476,19 @@ mod tests {
         let allowed = lockdown.resolvers.clone();
         lockdown.allow_resolvers(&[resolver(39), resolver(30)]).await.unwrap();
         assert_eq!(lockdown.resolvers, allowed, "nothing is new, so the table stays as it is");
+    }
+
+    #[tokio::test]
+    async fn exit_in_use_stays_allowed_however_many_others_are_tried() {
+        let mut lockdown = Lockdown::default();
+        let in_use: SocketAddr = "192.0.2.1:443".parse().unwrap();
+        let is_used = |address| address == in_use;
+        lockdown.allow_exit(in_use, is_used).await.unwrap();
+        for port in 1..2_000 {
+            let other = SocketAddr::from(([198, 51, 100, 1], port));
+            lockdown.allow_exit(other, is_used).await.unwrap();
+            assert!(lockdown.exits.contains(&in_use) && lockdown.exits.contains(&other), "after {port}");
+        }
+        assert_eq!(lockdown.exits.len(), MOST_EXITS);
     }
 }
