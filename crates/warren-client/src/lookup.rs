@@ -1,7 +1,8 @@
 //! Looks up an exit's addresses by its name.
 //!
 //! The system's resolver may be inside the tunnel, or blocked by the kill switch. So the network's own name servers are asked at
-//! the same time, over marked sockets that the tunnel's routes and a closed kill switch let through.
+//! the same time, over marked sockets that the tunnel's routes and a closed kill switch let through. While the tunnel carries
+//! packets, only the system's resolver is asked, so that no query of the daemon leaves outside the tunnel.
 
 mod dns_message;
 
@@ -33,6 +34,8 @@ pub(super) struct NameServers {
     found: Vec<IpAddr>,
     /// The mark of queries, if they do not carry the carrier's mark.
     mark: Option<u32>,
+    /// Whether only the system's resolver is asked, because the tunnel carries its queries.
+    is_inside: bool,
     /// The daemon's helper, which reads files and asks the system's resolver, because the daemon's sandbox forbids both. `None`
     /// outside a daemon.
     helper: Option<Helper>,
@@ -41,7 +44,7 @@ pub(super) struct NameServers {
 impl NameServers {
     /// Reads the host's files. Call this before the tunnel's own servers are written into them.
     pub(super) async fn find(helper: Option<Helper>) -> Self {
-        let mut servers = Self { found: Vec::new(), mark: None, helper };
+        let mut servers = Self { found: Vec::new(), mark: None, is_inside: false, helper };
         servers.found = servers.listed().await;
         servers
     }
@@ -51,9 +54,17 @@ impl NameServers {
         Self { mark: Some(mark), ..self }
     }
 
+    /// Sends all queries through the tunnel, to the system's resolver.
+    pub(super) fn asked_inside(self) -> Self {
+        Self { is_inside: true, ..self }
+    }
+
     /// The servers to ask outside the tunnel: those listed now, because the host may have joined another network, and then those
     /// found at the start.
     async fn all(&self) -> Vec<IpAddr> {
+        if self.is_inside {
+            return Vec::new();
+        }
         in_order(self.listed().await, &self.found)
     }
 
@@ -206,6 +217,13 @@ mod tests {
         let endpoint = "192.0.2.7:4433".parse().unwrap();
         let found = lookup(&endpoint, &NameServers::default()).await.unwrap();
         assert_eq!(found, vec!["192.0.2.7:4433".parse().unwrap()]);
+    }
+
+    #[tokio::test]
+    async fn no_server_outside_is_asked_while_the_tunnel_carries_queries() {
+        let outside = NameServers { found: vec![IpAddr::from([192, 0, 2, 1])], ..NameServers::default() };
+        assert!(!outside.all().await.is_empty(), "the control");
+        assert!(outside.asked_inside().all().await.is_empty());
     }
 
     #[test]

@@ -328,6 +328,8 @@ impl Sessions {
         lockdown: &mut Lockdown,
         purpose: Purpose,
     ) -> anyhow::Result<()> {
+        let carries_packets = self.carries_packets();
+        self.connections.lookups.follow_tunnel(carries_packets);
         self.connections.start_race(&self.worker, lockdown, purpose).await;
         self.run_race(lockdown).await
     }
@@ -343,6 +345,11 @@ impl Sessions {
     pub(super) async fn ask_for_failback(&mut self, lockdown: &mut Lockdown) -> anyhow::Result<()> {
         self.connections.asks_for_failback(Instant::now());
         self.start_race(lockdown, Purpose::Failback).await
+    }
+
+    /// Whether the session in use has a connection on which its exit answers.
+    pub(super) fn carries_packets(&self) -> bool {
+        self.pair.in_use.attached().is_some() && self.connections.silent_since(Which::InUse).is_none()
     }
 
     /// Pings the exits on every connection, because this host's network has changed or the host has slept. The ping also shows

@@ -57,7 +57,9 @@ impl ExitNews {
         is_up: bool,
     ) -> anyhow::Result<()> {
         let now = Instant::now();
+        let carries_packets = sessions.carries_packets();
         let Sessions { connections, worker, .. } = sessions;
+        connections.lookups.follow_tunnel(carries_packets);
         if connections.is_measuring() {
             let round_trips = connections.end_measuring(worker).await;
             self.fleet.measured(&round_trips);
