@@ -390,10 +390,9 @@ mod tests {
 
         /// The connection that asks for a session, if one does.
         fn asks(&mut self) -> Option<ConnectionId> {
-            match self.reports.try_recv().ok()? {
-                Report::WireGuardUp { connection, .. } => Some(connection),
-                other => panic!("{other:?}"),
-            }
+            let report = self.reports.try_recv().ok()?;
+            let Report::WireGuardUp { connection, .. } = report else { panic!("{report:?}") };
+            Some(connection)
         }
 
         fn begin_session(&mut self, connection: ConnectionId) {
@@ -415,10 +414,8 @@ mod tests {
     }
 
     fn written(result: TunnResult<'_>) -> Vec<u8> {
-        match result {
-            TunnResult::WriteToNetwork(bytes) => bytes.to_vec(),
-            other => panic!("{other:?}"),
-        }
+        let TunnResult::WriteToNetwork(bytes) = result else { panic!("{result:?}") };
+        bytes.to_vec()
     }
 
     #[tokio::test]
