@@ -163,7 +163,7 @@ fn tunnel_whose_traffic_cannot_be_blocked_does_not_connect_and_says_why() {
     let client = Client::with(&net, &at_home(exit.enrol("laptop")).with("tun", "name", "tunnel7"));
     let _daemon = start(&client);
     wait_for(&client, "resting");
-    net.client.sh("ip link add tunnel7 type dummy").ok();
+    net.client.sh("ip link add tunnel7 type veth peer name beside7").ok();
 
     join(&net, HOTEL);
     wait_for(&client, "error");
