@@ -88,7 +88,7 @@ async fn a_datagram_that_arrives_while_the_last_share_is_taken_wakes_the_exit() 
     let mut exit = exit(&PrivateKey::generate().unwrap());
     let woken = Arc::new(Woken(AtomicUsize::new(0)));
     let waker = Waker::from(woken.clone());
-    let mut poll = |exit: &mut WarrenEndpoint| {
+    let poll = |exit: &mut WarrenEndpoint| {
         let polled = exit.poll(&mut Context::from_waker(&waker), &mut Inbox::new());
         assert!(polled.is_pending(), "nothing for the worker");
     };
