@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use warren_host::CARRIER_MARK;
 use warren_quic::key::PublicKey;
 use warren_quic::socket::{self, SocketConfig};
-use warren_session::client::{Race, Stop};
+use warren_session::client::Race;
 
 use super::fleet::Fleet;
 use super::learnt_keys::LearntKeys;
@@ -26,6 +26,14 @@ const HEAD_START: Duration = Duration::from_millis(1_500);
 
 /// If an exit has announced a restart or a drain, it is tried after all others for this long.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
+
+/// How long an exit that has refused this client for good is not tried, so that the client works again without a command once an
+/// operator has enabled it.
+pub(crate) const ASK_AGAIN_AFTER: Duration = Duration::from_secs(300);
+
+/// How long a client that has found another exit does not return to an exit that has refused it for good. A return outside a fleet
+/// ends the session that works, and the exit may refuse again.
+const RETURN_AFTER: Duration = Duration::from_secs(3_600);
 
 /// An exit that a profile's client would use.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,8 +85,8 @@ pub(crate) struct Exits {
 struct Entry {
     exit: RemoteExit,
     addresses: Addresses,
-    /// The exit's refusal, if it refused this client for good.
-    refused: Option<Stop>,
+    /// When the exit last refused this client for good.
+    refused: Option<Instant>,
     /// The exit's name in the roster, which all its endpoints share.
     member: Option<String>,
     /// Whether the profile lists the exit, or the user has asked for it. A client returns to such an exit when it is available
@@ -145,8 +153,8 @@ impl Exits {
     }
 
     /// Uses the first exit in the order.
-    pub(crate) fn use_first(&mut self) {
-        if let Some(first) = self.first() {
+    pub(crate) fn use_first(&mut self, now: Instant) {
+        if let Some(first) = self.first(now) {
             self.current = first;
         }
     }
@@ -216,17 +224,11 @@ impl Exits {
 
     /// Records that the exit in use refuses this client for good, and switches to the first exit that may accept it. Returns false
     /// if every exit has refused.
-    pub(crate) fn refused(&mut self, stop: Stop) -> bool {
-        for place in 0..self.entries.len() {
-            if self.is_same_exit(place, self.current)
-                && let Some(entry) = self.entries.get_mut(place)
-            {
-                entry.refused = Some(stop.clone());
-            }
-        }
+    pub(crate) fn refused(&mut self, now: Instant) -> bool {
+        self.refused_by(self.current, now);
         // The search begins with the first exit, because exits before the one in use may accept this client
         // too.
-        match self.first() {
+        match self.first(now) {
             Some(next) => {
                 self.current = next;
                 true
@@ -235,22 +237,33 @@ impl Exits {
         }
     }
 
+    /// Records that the exit at a place refuses this client for good.
+    pub(crate) fn refused_by(&mut self, refusing: usize, now: Instant) {
+        for place in 0..self.entries.len() {
+            if self.is_same_exit(place, refusing)
+                && let Some(entry) = self.entries.get_mut(place)
+            {
+                entry.refused = Some(now);
+            }
+        }
+    }
+
     /// Clears the exits' refusals, and uses the first exit again.
-    pub(crate) fn forgive(&mut self) {
+    pub(crate) fn forgive(&mut self, now: Instant) {
         self.entries.iter_mut().for_each(|entry| entry.refused = None);
-        self.use_first();
+        self.use_first(now);
     }
 
     /// Returns the place of the first exit in the order that may accept this client.
-    fn first(&self) -> Option<usize> {
-        let places = (0..).zip(&self.entries).filter(|(_, entry)| entry.may_accept());
+    fn first(&self, now: Instant) -> Option<usize> {
+        let places = (0..).zip(&self.entries).filter(|(_, entry)| entry.may_accept(now));
         places.min_by_key(|(_, entry)| entry.rank).map(|(place, _)| place)
     }
 
     /// Returns the places of the exits to try, in order: the exit in use, then the others.
     pub(crate) fn order(&self, now: Instant) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.entries.len())
-            .filter(|place| self.entries.get(*place).is_some_and(Entry::may_accept))
+            .filter(|place| self.entries.get(*place).is_some_and(|entry| entry.may_accept(now)))
             .collect();
         let is_avoided = |place| {
             self.avoided.iter().any(|(avoided, until)| *until > now && self.is_same_exit(*avoided, place))
@@ -264,9 +277,10 @@ impl Exits {
 
     /// Returns the places of the exits that are preferred to the one in use, in order: those that the profile lists before it, or
     /// the user has asked for.
-    pub(crate) fn preferred(&self) -> Vec<usize> {
+    pub(crate) fn preferred(&self, now: Instant) -> Vec<usize> {
         let mut places = self.before(self.current);
-        places.retain(|place| self.entries.get(*place).is_some_and(Entry::may_accept));
+        let may_return = |entry: &Entry| !entry.is_gone && !entry.has_refused_within(RETURN_AFTER, now);
+        places.retain(|place| self.entries.get(*place).is_some_and(may_return));
         places
     }
 
@@ -368,8 +382,12 @@ impl Entry {
         Some(SocketAddr::new(endpoint.host().parse().ok()?, endpoint.port()))
     }
 
-    fn may_accept(&self) -> bool {
-        self.refused.is_none() && !self.is_gone
+    fn may_accept(&self, now: Instant) -> bool {
+        !self.is_gone && !self.has_refused_within(ASK_AGAIN_AFTER, now)
+    }
+
+    fn has_refused_within(&self, time: Duration, now: Instant) -> bool {
+        self.refused.is_some_and(|at| now.saturating_duration_since(at) < time)
     }
 }
 
@@ -482,16 +500,46 @@ mod tests {
         exits.use_exit(1);
         let now = Instant::now();
         assert_eq!(exits.order(now), [1, 0, 2]);
-        assert_eq!((exits.preferred(), exits.is_home(0), exits.is_home(1)), (vec![0], true, false));
+        assert_eq!((exits.preferred(now), exits.is_home(0), exits.is_home(1)), (vec![0], true, false));
         exits.avoid_current(now);
         assert_eq!(exits.order(now), [0, 2, 1]);
         assert_eq!(exits.order(now + AVOIDED_FOR), [1, 0, 2]);
-        assert!(exits.refused(Stop::Requested));
+        assert!(exits.refused(now));
         assert_eq!(exits.order(now), [0, 2]);
-        assert!(exits.refused(Stop::Requested));
-        assert!(!exits.refused(Stop::Requested));
+        assert!(exits.refused(now));
+        assert!(!exits.refused(now));
         assert!(exits.order(now).is_empty());
-        exits.forgive();
+        exits.forgive(now);
         assert_eq!(exits.order(now + AVOIDED_FOR), [0, 1, 2]);
+    }
+
+    #[test]
+    fn exit_that_has_refused_is_tried_again_after_a_while() {
+        let mut exits = Exits::at(&["192.0.2.1:443", "192.0.2.2:443"]);
+        let start = Instant::now();
+        assert!(exits.refused(start));
+        let just_before = start + ASK_AGAIN_AFTER - Duration::from_millis(1);
+        assert_eq!((exits.current(), exits.order(just_before)), (1, vec![1]));
+
+        // The other exit is down, and the exit that refused comes into question again.
+        assert_eq!(exits.order(start + ASK_AGAIN_AFTER), [1, 0]);
+        // It refuses once more, and is left alone for the same time.
+        let again = start + ASK_AGAIN_AFTER;
+        exits.use_exit(0);
+        assert!(exits.refused(again));
+        assert_eq!((exits.current(), exits.order(again)), (1, vec![1]));
+        assert_eq!(exits.order(again + ASK_AGAIN_AFTER), [1, 0]);
+        // Once both refuse within that time, no exit is left.
+        assert!(!exits.refused(again));
+    }
+
+    #[test]
+    fn client_returns_to_an_exit_that_has_refused_but_rarely() {
+        let mut exits = Exits::at(&["192.0.2.1:443", "192.0.2.2:443"]);
+        let start = Instant::now();
+        assert!(exits.refused(start));
+        assert!(exits.preferred(start).is_empty());
+        assert!(exits.preferred(start + ASK_AGAIN_AFTER).is_empty(), "the session that works would end");
+        assert_eq!(exits.preferred(start + RETURN_AFTER), [0]);
     }
 }

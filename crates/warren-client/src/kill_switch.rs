@@ -20,10 +20,10 @@ use warren_daemon::daemon_directory::{self, DaemonDirectory};
 use warren_daemon::output;
 use warren_daemon::resolvers;
 
-/// How many addresses of exits stay allowed. A further address replaces the oldest. A roster has up to 512 addresses. The
-/// remaining 128 are for the profile's exits and for the addresses to which names resolve.
+/// How many addresses of exits stay allowed. A further address replaces the oldest that no connection uses. A roster has up to 512
+/// addresses. The remaining 128 are for the profile's exits and for the addresses to which names resolve.
 const MOST_EXITS: usize = 640;
-/// How many resolvers may be asked for an exit's name.
+/// How many resolvers may be asked for an exit's name. A further resolver replaces the oldest.
 const MOST_RESOLVERS: usize = 16;
 const DNS_PORT: u16 = 53;
 /// How long a status request waits for the kernel to say whether the table exists.
@@ -126,16 +126,23 @@ impl Lockdown {
         }
     }
 
-    /// Allows the carrier's packets to an exit.
+    /// Allows the carrier's packets to an exit. `is_used` tells whether a connection uses an address. These addresses stay allowed.
     ///
     /// # Errors
     /// When nft fails. The kill switch then blocks the carrier.
-    pub(crate) async fn allow_exit(&mut self, exit: SocketAddr) -> anyhow::Result<()> {
+    pub(crate) async fn allow_exit(
+        &mut self,
+        exit: SocketAddr,
+        is_used: impl Fn(SocketAddr) -> bool,
+    ) -> anyhow::Result<()> {
         if !self.exits.contains(&exit) {
+            // Every other address is allowed again before a connection to it is opened.
+            if self.exits.len() >= MOST_EXITS
+                && let Some(oldest) = self.exits.iter().position(|known| !is_used(*known))
+            {
+                self.exits.remove(oldest);
+            }
             self.exits.push(exit);
-        }
-        if self.exits.len() > MOST_EXITS {
-            self.exits.remove(0);
         }
         self.update().await
     }
@@ -170,10 +177,14 @@ impl Lockdown {
         if self.query_mark.is_none() {
             return Ok(());
         }
-        let mut found = name_servers(listed);
-        found.retain(|server| !self.resolvers.contains(server));
-        self.resolvers.append(&mut found);
-        self.resolvers.truncate(MOST_RESOLVERS);
+        let mut listed = name_servers(listed);
+        listed.truncate(MOST_RESOLVERS);
+        // If none is new, the order stays, because each change of the table takes time.
+        if listed.iter().any(|server| !self.resolvers.contains(server)) {
+            self.resolvers.retain(|server| !listed.contains(server));
+            self.resolvers.append(&mut listed);
+            self.resolvers.drain(..self.resolvers.len().saturating_sub(MOST_RESOLVERS));
+        }
         self.update().await
     }
 
@@ -443,4 +454,41 @@ fn drawn_mark() -> anyhow::Result<u32> {
 
 fn name_servers(addresses: &[IpAddr]) -> Vec<SocketAddr> {
     addresses.iter().map(|address| SocketAddr::new(*address, DNS_PORT)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn resolvers_of_the_latest_network_replace_the_oldest() {
+        let mut lockdown = Lockdown { query_mark: Some(7), ..Lockdown::default() };
+        let resolver = |number: u8| IpAddr::from([192, 0, 2, number]);
+        for number in 0..40 {
+            // Each network has a resolver of its own and one that all networks list.
+            let listed = [resolver(200), resolver(number)];
+            lockdown.allow_resolvers(&listed).await.unwrap();
+            let allowed =
+                |address: &IpAddr| lockdown.resolvers.contains(&SocketAddr::new(*address, DNS_PORT));
+            assert!(listed.iter().all(allowed), "network {number}: {:?}", lockdown.resolvers);
+            assert!(lockdown.resolvers.len() <= MOST_RESOLVERS);
+        }
+        let allowed = lockdown.resolvers.clone();
+        lockdown.allow_resolvers(&[resolver(39), resolver(30)]).await.unwrap();
+        assert_eq!(lockdown.resolvers, allowed, "nothing is new, so the table stays as it is");
+    }
+
+    #[tokio::test]
+    async fn exit_in_use_stays_allowed_however_many_others_are_tried() {
+        let mut lockdown = Lockdown::default();
+        let in_use: SocketAddr = "192.0.2.1:443".parse().unwrap();
+        let is_used = |address| address == in_use;
+        lockdown.allow_exit(in_use, is_used).await.unwrap();
+        for port in 1..2_000 {
+            let other = SocketAddr::from(([198, 51, 100, 1], port));
+            lockdown.allow_exit(other, is_used).await.unwrap();
+            assert!(lockdown.exits.contains(&in_use) && lockdown.exits.contains(&other), "after {port}");
+        }
+        assert_eq!(lockdown.exits.len(), MOST_EXITS);
+    }
 }

@@ -1,7 +1,8 @@
 //! Looks up an exit's addresses by its name.
 //!
 //! The system's resolver may be inside the tunnel, or blocked by the kill switch. So the network's own name servers are asked at
-//! the same time, over marked sockets that the tunnel's routes and a closed kill switch let through.
+//! the same time, over marked sockets that the tunnel's routes and a closed kill switch let through. While the tunnel carries
+//! packets, only the system's resolver is asked, so that no query of the daemon leaves outside the tunnel.
 
 mod dns_message;
 
@@ -33,6 +34,8 @@ pub(super) struct NameServers {
     found: Vec<IpAddr>,
     /// The mark of queries, if they do not carry the carrier's mark.
     mark: Option<u32>,
+    /// Whether only the system's resolver is asked, because the tunnel carries its queries.
+    is_inside: bool,
     /// The daemon's helper, which reads files and asks the system's resolver, because the daemon's sandbox forbids both. `None`
     /// outside a daemon.
     helper: Option<Helper>,
@@ -41,7 +44,7 @@ pub(super) struct NameServers {
 impl NameServers {
     /// Reads the host's files. Call this before the tunnel's own servers are written into them.
     pub(super) async fn find(helper: Option<Helper>) -> Self {
-        let mut servers = Self { found: Vec::new(), mark: None, helper };
+        let mut servers = Self { found: Vec::new(), mark: None, is_inside: false, helper };
         servers.found = servers.listed().await;
         servers
     }
@@ -51,12 +54,18 @@ impl NameServers {
         Self { mark: Some(mark), ..self }
     }
 
-    /// The servers found at the start, and those listed now, because the host may have joined another network.
+    /// Sends all queries through the tunnel, to the system's resolver.
+    pub(super) fn asked_inside(self) -> Self {
+        Self { is_inside: true, ..self }
+    }
+
+    /// The servers to ask outside the tunnel: those listed now, because the host may have joined another network, and then those
+    /// found at the start.
     async fn all(&self) -> Vec<IpAddr> {
-        let mut all = self.found.clone();
-        all.extend(self.listed().await.into_iter().filter(|server| !self.found.contains(server)));
-        all.truncate(MOST_SERVERS);
-        all
+        if self.is_inside {
+            return Vec::new();
+        }
+        in_order(self.listed().await, &self.found)
     }
 
     async fn listed(&self) -> Vec<IpAddr> {
@@ -82,6 +91,14 @@ impl NameServers {
             None => Ok(tokio::net::lookup_host((host, port)).await?.collect()),
         }
     }
+}
+
+/// The servers to ask: those listed now, then those found earlier.
+fn in_order(mut listed: Vec<IpAddr>, found: &[IpAddr]) -> Vec<IpAddr> {
+    let earlier: Vec<IpAddr> = found.iter().filter(|server| !listed.contains(server)).copied().collect();
+    listed.extend(earlier);
+    listed.truncate(MOST_SERVERS);
+    listed
 }
 
 /// Looks up an endpoint's name. If the endpoint has an address instead of a name, returns that.
@@ -200,5 +217,21 @@ mod tests {
         let endpoint = "192.0.2.7:4433".parse().unwrap();
         let found = lookup(&endpoint, &NameServers::default()).await.unwrap();
         assert_eq!(found, vec!["192.0.2.7:4433".parse().unwrap()]);
+    }
+
+    #[tokio::test]
+    async fn no_server_outside_is_asked_while_the_tunnel_carries_queries() {
+        let outside = NameServers { found: vec![IpAddr::from([192, 0, 2, 1])], ..NameServers::default() };
+        assert!(!outside.all().await.is_empty(), "the control");
+        assert!(outside.asked_inside().all().await.is_empty());
+    }
+
+    #[test]
+    fn servers_of_the_network_that_the_host_is_in_now_are_asked_however_many_the_first_network_had() {
+        let found: Vec<IpAddr> = (1..=6).map(|number| IpAddr::from([192, 0, 2, number])).collect();
+        let listed = vec![IpAddr::from([198, 51, 100, 1]), found[1]];
+        let asked = in_order(listed.clone(), &found);
+        assert_eq!(asked[..2], listed);
+        assert_eq!((asked.len(), in_order(Vec::new(), &found)), (MOST_SERVERS, found));
     }
 }

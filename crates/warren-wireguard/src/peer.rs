@@ -50,6 +50,11 @@ impl Peer {
         self.begun = now;
     }
 
+    /// Records that the peer has a session, so that it asks for no other.
+    pub(crate) fn attached(&mut self) {
+        self.is_up = true;
+    }
+
     /// Ends the session, so that the next data message brings the peer up again.
     pub(crate) fn end_session(&mut self) {
         self.is_up = false;
@@ -84,6 +89,41 @@ impl Peer {
             TunnResult::Err(_) => return false,
             TunnResult::Done | TunnResult::WriteToTunnelV4(..) | TunnResult::WriteToTunnelV6(..) => {}
         }
-        self.has_keys() || self.came_up.is_none() && now.saturating_duration_since(self.begun) < UNPROVEN
+        // A handshake may have begun while the old keys were valid, and they may expire before the handshake is proven.
+        self.has_keys() || now.saturating_duration_since(self.begun) < UNPROVEN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use boringtun::x25519::{PublicKey as Key, StaticSecret};
+
+    use super::*;
+
+    #[test]
+    fn peer_whose_old_keys_expire_during_a_new_handshake_stays_until_the_handshake_is_proven() {
+        let (own, theirs) = (StaticSecret::from([7; 32]), StaticSecret::from([8; 32]));
+        let (public, client_public) = (Key::from(&own), Key::from(&theirs));
+        let mut client = Tunn::new(theirs, public, None, None, 5, None);
+        let tunnel = Tunn::new(own, client_public, None, None, 1, None);
+        let path = Path { socket: 0, remote: "192.0.2.2:1000".parse().unwrap(), local: None };
+        let now = Instant::now();
+        let mut peer = Peer::new(PublicKey(client_public.to_bytes()), tunnel, path, now);
+        // The peer has been up for three minutes, its keys have expired, and it begins a new handshake.
+        assert!(peer.heard(path, now));
+        let now = now + Duration::from_secs(180);
+        let mut buffer = [0; 256];
+        let mut first = [0; 256];
+        let TunnResult::WriteToNetwork(first) = client.format_handshake_initiation(&mut first, true) else {
+            panic!("no first message");
+        };
+        let answer = peer.tunnel.decapsulate(None, first, &mut buffer);
+        assert!(matches!(answer, TunnResult::WriteToNetwork(_)), "{answer:?}");
+        peer.begin_again(now);
+
+        assert!(!peer.has_keys(), "the handshake is not proven yet");
+        let mut stays = |now| peer.tick(now, &mut [0; 256], &mut |_, _| {});
+        assert!(stays(now) && stays(now + UNPROVEN - Duration::from_secs(1)));
+        assert!(!stays(now + UNPROVEN), "no message has proven it");
     }
 }

@@ -159,6 +159,13 @@ impl Server {
         !self.peers.is_empty()
     }
 
+    /// Records that a peer has a session. It asks for no other until [`Self::end_session`].
+    pub fn attached(&mut self, peer: usize) {
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.attached();
+        }
+    }
+
     /// Ends a peer's session and keeps its keys. The peer's next message brings the session up again.
     pub fn end_session(&mut self, peer: usize) {
         if let Some(peer) = self.peers.get_mut(peer) {

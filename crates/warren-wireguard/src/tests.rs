@@ -193,6 +193,23 @@ fn a_peer_whose_session_ended_asks_for_another_with_its_next_packet() {
 }
 
 #[test]
+fn a_peer_with_a_session_asks_for_no_other_even_if_its_last_one_ended_late() {
+    let mut world = World::new();
+    let mut client = world.enrolled(1);
+    world.connect(&mut client, HOME);
+    let peer = world.came_up().unwrap();
+    world.server.end_session(peer);
+    world.server.attached(peer);
+    world.now += Duration::from_secs(2);
+    world.give(HOME, &client.send(&PACKET)).unwrap();
+    assert_eq!(world.came_up(), None);
+    // Once that session ends too, the next packet asks for another.
+    world.server.end_session(peer);
+    world.give(HOME, &client.send(&PACKET)).unwrap();
+    assert_eq!(world.came_up(), Some(peer));
+}
+
+#[test]
 fn a_counter_beyond_the_last_that_may_be_used_is_refused_before_the_library_sees_it() {
     let mut world = World::new();
     let mut client = world.enrolled(1);

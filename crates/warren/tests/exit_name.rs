@@ -3,6 +3,7 @@
 
 use rustix::process::Signal;
 
+use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, Net, Running, eventually, seconds};
 
 #[test]
@@ -52,6 +53,44 @@ fn the_last_good_address_does_while_the_name_is_unknown_and_a_new_one_is_taken()
     });
     assert_eq!(client.status().text("/exit/address"), "198.51.100.77:443");
     assert_eq!(outside(), asked, "an unmarked query left outside the tunnel");
+}
+
+#[test]
+fn no_query_for_an_exit_s_name_leaves_outside_the_tunnel_while_it_is_up() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    // Nothing answers at this address.
+    let nowhere = answer_with(&net, &["198.51.100.99"]);
+    let second = exit.enrol("laptop").with("kill_switch", "enabled", true);
+    let both = second.clone().with_exit("endpoint", "first.test:443").with_failover_to(&second);
+    net.client.sh("nft 'table inet asked { counter outside { }; counter inside { }; chain sent { \
+                   type filter hook postrouting priority 300; meta l4proto != { tcp, udp } accept; th dport != { 53, 853 } accept; \
+                   oifname eth0 counter name outside; oifname != { eth0, lo } counter name inside; }; }'").ok();
+    let counters = || {
+        let of = |counter| {
+            let listed = net.client.sh(&format!("nft list counter inet asked {counter}")).ok();
+            packets_of_one(&listed)
+        };
+        (of("outside"), of("inside"))
+    };
+    let client = Client::with(&net, &both);
+
+    client.up();
+    std::thread::sleep(seconds(2));
+    let (outside, inside) = counters();
+    assert!(outside > 0, "the control: the name is looked up before the tunnel is up");
+    // The client asks every five seconds whether the first exit is back.
+    std::thread::sleep(seconds(12));
+    let later = counters();
+    assert_eq!(later.0, outside, "while the tunnel is up");
+    assert!(later.1 > inside, "the name is looked up through the tunnel");
+
+    drop(nowhere);
+    let _there = answer_with(&net, &[Net::EXIT_V4]);
+    eventually(seconds(60), "the client returns to the first exit", || {
+        client.status().text("/exit/endpoint") == "first.test:443"
+    });
+    client.down();
 }
 
 #[test]

@@ -155,6 +155,36 @@ fn kill_switch_opens_at_home_only_if_the_profile_says_so_and_is_closed_elsewhere
     client.warren.run("down home").ok();
 }
 
+#[test]
+fn tunnel_whose_traffic_cannot_be_blocked_does_not_connect_and_says_why() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    join(&net, HOME);
+    let client = Client::with(&net, &at_home(exit.enrol("laptop")).with("tun", "name", "tunnel7"));
+    let _daemon = start(&client);
+    wait_for(&client, "resting");
+    net.client.sh("ip link add tunnel7 type veth peer name beside7").ok();
+
+    join(&net, HOTEL);
+    wait_for(&client, "error");
+    let shown = client.warren.run("status home").stdout;
+    assert!(shown.contains("cannot block the tunnel's traffic") && shown.contains("tunnel7"), "{shown}");
+    for _ in 0..30 {
+        assert_eq!(client.status().text("/state"), "error", "until the cause is gone");
+        std::thread::sleep(seconds(1) / 10);
+    }
+    assert!(exit.status().list("/sessions").is_empty(), "it does not connect");
+    join(&net, HOME);
+    wait_for(&client, "resting");
+
+    join(&net, HOTEL);
+    wait_for(&client, "error");
+    net.client.sh("ip link delete tunnel7").ok();
+    wait_for(&client, "up");
+    assert_eq!(client.sh(ADDRESS), Net::EXIT_V4);
+    client.warren.run("down home").ok();
+}
+
 fn at_home(profile: Profile) -> Profile {
     profile.with("on_demand", "trusted", vec![format!("home 192.0.2.0/24 {HOME}")])
 }

@@ -208,7 +208,8 @@ impl Connections {
             self.last_tried = Some(remote);
         }
         // A closed kill switch would drop the first packet.
-        if let Err(error) = lockdown.allow_exit(remote).await {
+        let is_used = |exit: SocketAddr| self.remotes().any(|address| address == exit.ip());
+        if let Err(error) = lockdown.allow_exit(remote, is_used).await {
             return Ok(self.open_failed(index, ordered, ConnectionEnd::Lost(format!("{error:#}"))));
         }
         let socket = match exits::bind(remote) {

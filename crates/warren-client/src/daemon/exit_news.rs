@@ -40,7 +40,7 @@ impl ExitNews {
         exits.follow(profile, &self.learnt_keys, &self.fleet);
         // Before the first measurement, the profile's own exit is the one that is most certain to answer.
         if asked_for.is_some() || (exits.chooses() && self.fleet.is_measured()) {
-            exits.use_first();
+            exits.use_first(Instant::now());
         }
         exits
     }
@@ -55,7 +55,7 @@ impl ExitNews {
     pub(super) fn name_fleet(&self, sessions: &mut Sessions) {
         let Sessions { connections, pair, .. } = sessions;
         pair.follow_fleet(self.fleet.is_wanted(), self.fleet.hello(), connections.exits.count() > 1);
-        pair.set_moves_without_gap(connections.exits.has_sibling());
+        pair.set_moves_without_gap(connections.exits.has_sibling(Instant::now()));
     }
 
     /// Handles the keys that the exit in use announces on one of the session's connections.

@@ -1,17 +1,15 @@
 //! Reacts to events of this host and its network: the host has changed, a grant must be applied, the lease clashes with an
 //! address of the host, or the tunnel must be taken down on a trusted network or brought up elsewhere.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use anyhow::Context as _;
 use warren_host::current_network::CurrentNetwork;
 use warren_session::client::SessionGrant;
 
 use super::Daemon;
 use super::on_demand::{Decision, Seen};
 use warren_control::status::State;
-
-/// The time until the next attempt to close the kill switch after a failed one.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 impl Daemon {
     /// Repairs the host after a change. Repairs that fail now are tried again at the next check.
@@ -26,6 +24,7 @@ impl Daemon {
             self.sessions.begin(Instant::now());
         }
         trouble.extend(self.host.unapplied().map(str::to_owned));
+        trouble.extend(self.on_demand.trouble().map(str::to_owned));
         self.host.note_trouble(&mut self.health, (!trouble.is_empty()).then(|| trouble.join("; ")));
     }
 
@@ -108,14 +107,12 @@ impl Daemon {
         let decision = self.on_demand.decide(now, seen);
         tracing::debug!(?current, ?seen, ?decision, "looked at the network");
         match decision {
+            Decision::Stay if self.on_demand.stays_resting() => self.take_down().await,
             Decision::Stay => Ok(()),
             Decision::Rest(name) => self.rest(name).await,
             Decision::GoOn => {
-                if let Err(error) = self.go_on(false).await {
-                    // The tunnel is not brought up before the kill switch is closed. The next check tries again.
-                    self.host.note_trouble(&mut self.health, Some(format!("{error:#}")));
-                    self.on_demand.look_soon(now + TRY_AGAIN);
-                }
+                // A failure is in the status, and the next check tries again.
+                drop(self.go_on(false).await);
                 Ok(())
             }
         }
@@ -129,42 +126,65 @@ impl Daemon {
         self.sessions.end().await;
         self.host.forget_unapplied();
         let was_closed = self.host.lockdown.is_closed();
-        let opens = self.settings.profile.on_demand.opens_kill_switch;
-        self.host.rest(opens, &self.settings.directory).await?;
+        self.take_down().await?;
         self.on_demand.has_opened = was_closed && !self.host.lockdown.is_closed();
         self.health.rests(&network);
         self.on_demand.rests(network);
+        Ok(())
+    }
+
+    /// Removes the tunnel from this host, and opens the kill switch if the profile allows that.
+    async fn take_down(&mut self) -> anyhow::Result<()> {
+        let opens = self.settings.profile.on_demand.opens_kill_switch;
+        self.host.rest(opens, &self.settings.directory).await?;
         self.host.note_trouble(&mut self.health, None);
         Ok(())
     }
 
-    /// Brings the tunnel up again. Its traffic is blocked at once, before an exit is asked. `by_user`: `warren up` asks for it.
+    /// Brings the tunnel up again. Its traffic is blocked at once, before an exit is asked. `by_user`: `warren up` asks for it. A
+    /// failure is shown as a problem on this host, until a later check of the network succeeds.
     ///
     /// # Errors
-    /// When the kill switch cannot be closed. In that case the tunnel stays down.
+    /// When the kill switch cannot be closed, or the tunnel's traffic cannot be blocked. In that case the tunnel stays down.
     pub(super) async fn go_on(&mut self, by_user: bool) -> anyhow::Result<()> {
+        let outcome = self.try_to_go_on(by_user).await;
+        if let Err(error) = &outcome {
+            let sentence = format!("{error:#}");
+            // A later check of the host shows the same sentence, perhaps together with others.
+            if self.on_demand.trouble() != Some(&sentence) {
+                self.host.note_trouble(&mut self.health, Some(sentence.clone()));
+            }
+            self.on_demand.cannot_go_on(Instant::now(), sentence);
+        }
+        outcome
+    }
+
+    async fn try_to_go_on(&mut self, by_user: bool) -> anyhow::Result<()> {
         let now = Instant::now();
         let Some(network) = self.on_demand.resting() else { return Ok(()) };
         match by_user {
             true => tracing::info!(
                 "bringing the tunnel up on the trusted network {network}, as `warren up` asked"
             ),
+            // An earlier attempt has failed, and its message is in the log.
+            false if self.on_demand.trouble().is_some() => {}
             false => tracing::info!("this host has left the trusted network {network}; connecting again"),
         }
         let profile = &self.settings.profile;
-        if self.on_demand.has_opened || profile.kill_switch.enabled {
+        // An earlier attempt may have closed it already.
+        let is_open = !self.host.lockdown.is_closed();
+        if is_open && (self.on_demand.has_opened || profile.kill_switch.enabled) {
             self.host.close_lockdown_again(profile, &self.settings.directory).await?;
         }
-        match self.host.setup.close_for_now().await {
-            Ok(queues) => self.sessions.open_device(queues).await,
-            // The next Welcome sets the host up again, or reports the problem.
-            Err(error) => tracing::warn!("traffic is not blocked until the tunnel is up: {error:#}"),
-        }
+        // The exit is not asked before that, because the tunnel's traffic would leave outside until the exit answers.
+        let closed = self.host.setup.close_for_now().await;
+        let queues = closed.context("cannot block the tunnel's traffic")?;
+        self.sessions.open_device(queues).await;
         self.host.put_off_look();
         self.on_demand.goes_on(now, by_user);
         self.health.goes_on();
         // Exits that refused this client before the tunnel was taken down may accept it now.
-        self.sessions.connections.exits.forgive();
+        self.sessions.connections.exits.forgive(now);
         self.sessions.begin(now);
         Ok(())
     }

@@ -54,6 +54,8 @@ pub(super) struct OnDemand {
     is_first_look: bool,
     /// Whether on-demand has opened the kill switch for the current rest.
     pub(super) has_opened: bool,
+    /// Why the tunnel still rests although this host has left the trusted network.
+    trouble: Option<String>,
 }
 
 impl OnDemand {
@@ -71,6 +73,7 @@ impl OnDemand {
             look_at,
             is_first_look: is_used,
             has_opened: false,
+            trouble: None,
         }
     }
 
@@ -83,6 +86,23 @@ impl OnDemand {
     /// The trusted network on which the tunnel rests.
     pub(super) fn resting(&self) -> Option<&str> {
         self.resting.as_deref()
+    }
+
+    /// Why the tunnel still rests although this host has left the trusted network.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// Records that the tunnel cannot go on, and why. The next check tries again soon.
+    pub(super) fn cannot_go_on(&mut self, now: Instant, why: String) {
+        self.trouble = Some(why);
+        self.look_soon(now + TRY_AGAIN);
+    }
+
+    /// Forgets why the tunnel could not go on, because this host is on the trusted network again. Returns whether there was such
+    /// a reason.
+    pub(super) fn stays_resting(&mut self) -> bool {
+        self.trouble.take().is_some()
     }
 
     /// When to check the network.
@@ -158,6 +178,7 @@ impl OnDemand {
     pub(super) fn goes_on(&mut self, now: Instant, by_user: bool) {
         let Some(name) = self.resting.take() else { return };
         self.has_opened = false;
+        self.trouble = None;
         if by_user {
             self.overridden = Override::On(name);
         } else {
@@ -174,6 +195,8 @@ impl OnDemand {
     }
 }
 
+/// The time until the next attempt to go on after a failed one.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// How long a trusted network has to be steady before the tunnel rests.
 const STEADY_FOR: Duration = Duration::from_secs(2);
 /// The wait is at most 64 s.

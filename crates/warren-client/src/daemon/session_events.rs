@@ -14,7 +14,6 @@ use super::Daemon;
 use super::connections::{LookupAnswer, Purpose, Which};
 use super::sessions::{Connected, Followed};
 use crate::diagnose::KillSwitches;
-use crate::exits::Exits;
 use crate::kill_switch;
 use crate::lookup::NameServers;
 use warren_config::ClientProfile;
@@ -295,10 +294,10 @@ impl Daemon {
     async fn leave_exit(&mut self, now: Instant) {
         if self.health.refusal.is_refused() || self.on_demand.resting().is_some() {
             // The client has no session to move, and must not begin one.
-            self.sessions.connections.exits.use_first();
+            self.sessions.connections.exits.use_first(now);
             return;
         }
-        let from = self.sessions.leave(now, Exits::use_first).await;
+        let from = self.sessions.leave(now, |exits| exits.use_first(now)).await;
         tracing::warn!(
             "the roster no longer has the exit {from} with the key that it has proven; moving to {}",
             self.sessions.connections.endpoint()

@@ -141,11 +141,12 @@ impl Sessions {
         // If a newer session with the same key has replaced this one, the client tries no other exit. Two hosts with one key would
         // otherwise take the session from each other in turn.
         let is_final = matches!(stop, Stop::Requested | Stop::Goodbye(Goodbye::Replaced));
-        if is_final || !self.connections.exits.refused(stop.clone()) {
+        let now = Instant::now();
+        if is_final || !self.connections.exits.refused(now) {
             return false;
         }
         tracing::warn!("{stop}; trying {}", self.connections.endpoint());
-        self.begin(Instant::now());
+        self.begin(now);
         true
     }
 
@@ -156,8 +157,9 @@ impl Sessions {
         self.pair.renew_nonce()?;
         // An earlier attempt may still be under way, with connections that have to be closed.
         self.stop().await;
-        self.connections.exits.forgive();
-        self.begin(Instant::now());
+        let now = Instant::now();
+        self.connections.exits.forgive(now);
+        self.begin(now);
         Ok(())
     }
 
@@ -272,7 +274,7 @@ impl Sessions {
         self.worker.send_all(SharedCommand::Attach { session, connection, index }).await;
         self.connections.attached(which, index);
         if which == Which::InUse {
-            self.pair.set_moves_without_gap(self.connections.exits.has_sibling());
+            self.pair.set_moves_without_gap(self.connections.exits.has_sibling(Instant::now()));
         }
         true
     }
@@ -326,6 +328,8 @@ impl Sessions {
         lockdown: &mut Lockdown,
         purpose: Purpose,
     ) -> anyhow::Result<()> {
+        let carries_packets = self.carries_packets();
+        self.connections.lookups.follow_tunnel(carries_packets);
         self.connections.start_race(&self.worker, lockdown, purpose).await;
         self.run_race(lockdown).await
     }
@@ -341,6 +345,11 @@ impl Sessions {
     pub(super) async fn ask_for_failback(&mut self, lockdown: &mut Lockdown) -> anyhow::Result<()> {
         self.connections.asks_for_failback(Instant::now());
         self.start_race(lockdown, Purpose::Failback).await
+    }
+
+    /// Whether the session in use has a connection on which its exit answers.
+    pub(super) fn carries_packets(&self) -> bool {
+        self.pair.in_use.attached().is_some() && self.connections.silent_since(Which::InUse).is_none()
     }
 
     /// Pings the exits on every connection, because this host's network has changed or the host has slept. The ping also shows

@@ -85,9 +85,10 @@ impl Exits {
     }
 
     /// Whether the exit in use and at least one other belong to the fleet. This client has the same addresses at both.
-    pub(crate) fn has_sibling(&self) -> bool {
+    pub(crate) fn has_sibling(&self, now: Instant) -> bool {
         let is_other = |place: &usize| {
-            self.member(*place).is_some() && self.entries.get(*place).is_some_and(Entry::may_accept)
+            let entry = self.entries.get(*place);
+            self.member(*place).is_some() && entry.is_some_and(|entry| entry.may_accept(now))
         };
         self.member(self.current).is_some()
             && (0..self.entries.len())
@@ -102,8 +103,8 @@ impl Exits {
     }
 
     /// The roster's exit that comes first in the order.
-    pub(crate) fn best_member(&self) -> Option<&str> {
-        self.member(self.first()?)
+    pub(crate) fn best_member(&self, now: Instant) -> Option<&str> {
+        self.member(self.first(now)?)
     }
 
     /// Returns one way to each endpoint of the roster's exits whose address is known.

@@ -175,12 +175,14 @@ impl Worker {
     /// Attaches a peer to a session.
     pub(super) fn attach_peer(&mut self, session: SessionId, connection: ConnectionId, index: u32) {
         let Some(mut wireguard) = self.wireguard.take() else { return };
-        let WireGuard { members, mtu, .. } = &mut *wireguard;
+        let WireGuard { server, members, mtu, .. } = &mut *wireguard;
         let peer = members.of(connection);
         if let Some((peer, member)) = peer.and_then(|peer| Some((peer, members.get_mut(peer)?)))
             && self.sessions.attach(session, index, Place::Peer(peer))
         {
             member.session = Some(session);
+            // A command that detached or closed the peer may have come after the packet that asked for this session.
+            server.attached(peer);
             let now = Instant::now();
             for packet in member.take_held() {
                 self.take_from_peer(Some(member), packet, *mtu, now);
@@ -302,7 +304,22 @@ fn send(sockets: &mut [PlainSocket], path: Path, message: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use boringtun::noise::{Tunn, TunnResult};
+    use boringtun::x25519;
+    use tokio::sync::mpsc;
+    use warren_quic::driver::Endpoint;
+    use warren_quic::key::PrivateKey as QuicKey;
+    use warren_quic::settings::TransportSettings;
+    use warren_wireguard::PrivateKey;
+
     use super::*;
+    use crate::forward::SessionRoute;
+    use crate::hand_over;
+    use crate::message::SharedCommand;
+    use crate::tuning::Tuning;
+    use crate::wireguard::WireGuardCarrier;
 
     fn packet(source: &str) -> Vec<u8> {
         match source.parse::<IpAddr>().unwrap() {
@@ -319,6 +336,112 @@ mod tests {
                 packet.extend([0x20; 16]);
                 packet
             }
+        }
+    }
+
+    const SESSION: SessionId = SessionId(7);
+
+    /// A worker that serves WireGuard, a client, and the worker's reports.
+    struct World {
+        worker: Worker,
+        reports: mpsc::Receiver<Report>,
+        client: Tunn,
+        now: Instant,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let (own, theirs) = (PrivateKey::new([7; 32]), x25519::StaticSecret::from([8; 32]));
+            let key = PublicKey(x25519::PublicKey::from(&theirs).to_bytes());
+            let client = Tunn::new(theirs, x25519::PublicKey::from(own.public().0), None, None, 5, None);
+            let settings = TransportSettings::default();
+            let endpoint = Endpoint::client(settings.clone(), QuicKey::generate().unwrap()).unwrap();
+            let hand_over = hand_over::between(1).pop().unwrap();
+            let (report_queue, reports) = mpsc::channel(8);
+            let commands = mpsc::channel(1).1;
+            let mut worker =
+                Worker::new(endpoint, None, Tuning::default(), hand_over, commands, report_queue);
+            let carrier = WireGuardCarrier { key: own, sockets: Vec::new(), mtu: 1_380 };
+            worker.wireguard = Some(Box::new(WireGuard::new(carrier, &settings).unwrap()));
+            worker.set_wireguard(key, Some(WireGuardClient::default()));
+            Self { worker, reports, client, now: Instant::now() }
+        }
+
+        /// Gives the worker a datagram of the client. Returns the answer.
+        fn give(&mut self, datagram: &[u8]) -> Vec<u8> {
+            let from = Path { socket: 0, remote: "192.0.2.2:1000".parse().unwrap(), local: None };
+            let mut wireguard = self.worker.wireguard.take().unwrap();
+            let (mut buffer, mut answer) = ([0; 2_048], Vec::new());
+            match wireguard.server.receive(self.now, from, datagram, &mut buffer) {
+                Taken::Answer(bytes) => answer = bytes.to_vec(),
+                Taken::Refused(refusal) => panic!("{refusal:?}"),
+                Taken::Nothing | Taken::KeepAlive { .. } | Taken::Packet { .. } => {}
+            }
+            self.worker.take_wireguard_events(&mut wireguard.server, &mut wireguard.members);
+            self.worker.wireguard = Some(wireguard);
+            answer
+        }
+
+        /// The client sends a packet.
+        fn packet(&mut self) {
+            let bytes = written(self.client.encapsulate(&packet("10.66.0.2"), &mut [0; 2_048]));
+            self.give(&bytes);
+        }
+
+        /// The connection that asks for a session, if one does.
+        fn asks(&mut self) -> Option<ConnectionId> {
+            let report = self.reports.try_recv().ok()?;
+            let Report::WireGuardUp { connection, .. } = report else { panic!("{report:?}") };
+            Some(connection)
+        }
+
+        fn begin_session(&mut self, connection: ConnectionId) {
+            let route = SessionRoute {
+                ipv4: Some("10.66.0.2".parse().unwrap()),
+                ipv6: None,
+                prefixes: Vec::new(),
+                connections: 1,
+                limit: None,
+                repair: false,
+            };
+            self.shared(SharedCommand::OpenSession { session: SESSION, client: None, route });
+            self.shared(SharedCommand::Attach { session: SESSION, connection, index: 0 });
+        }
+
+        fn shared(&mut self, command: SharedCommand) {
+            self.worker.carry_out_shared(command);
+        }
+    }
+
+    fn written(result: TunnResult<'_>) -> Vec<u8> {
+        let TunnResult::WriteToNetwork(bytes) = result else { panic!("{result:?}") };
+        bytes.to_vec()
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_sends_while_its_session_ends_gets_one_other_session_and_keeps_it() {
+        let mut world = World::new();
+        let first = written(world.client.format_handshake_initiation(&mut [0; 2_048], true));
+        let answer = world.give(&first);
+        let keep_alive = written(world.client.decapsulate(None, &answer, &mut [0; 2_048]));
+        world.give(&keep_alive);
+        let connection = world.asks().unwrap();
+        world.begin_session(connection);
+
+        // The exit ends the session. The client sends between the commands that detach and close its connection.
+        world.now += Duration::from_secs(60);
+        world.shared(SharedCommand::Detach { connection });
+        world.packet();
+        assert_eq!(world.asks(), Some(connection));
+        world.shared(SharedCommand::EndSession { session: SESSION });
+        // How a worker closes a WireGuard connection.
+        world.worker.detach_peer(connection);
+        world.begin_session(connection);
+
+        for _ in 0..10 {
+            world.now += Duration::from_secs(2);
+            world.packet();
+            assert_eq!(world.asks(), None, "the peer has a session");
         }
     }
 

@@ -12,6 +12,8 @@ use warren_config::Endpoint;
 /// The look-ups under way, at most one for each exit.
 pub(in crate::daemon) struct Lookups {
     servers: NameServers,
+    /// Whether queries go through the tunnel only.
+    stay_inside: bool,
     sender: mpsc::Sender<LookupAnswer>,
     answers: mpsc::Receiver<LookupAnswer>,
     /// The places of the exits whose names are being looked up.
@@ -28,12 +30,17 @@ pub(in crate::daemon) struct LookupAnswer {
 impl Lookups {
     pub(in crate::daemon) fn new(servers: NameServers) -> Self {
         let (sender, answers) = mpsc::channel(4);
-        Self { servers, sender, answers, running: BTreeSet::new() }
+        Self { servers, stay_inside: false, sender, answers, running: BTreeSet::new() }
     }
 
     /// Sends later look-ups to these name servers.
     pub(in crate::daemon) fn ask(&mut self, servers: NameServers) {
         self.servers = servers;
+    }
+
+    /// Sends later queries only through the tunnel if `carries_packets` says that the tunnel can take them.
+    pub(in crate::daemon) fn follow_tunnel(&mut self, carries_packets: bool) {
+        self.stay_inside = carries_packets;
     }
 
     /// Looks up the name of the exit at the list position `place`, unless a look-up for this exit is under way.
@@ -43,14 +50,15 @@ impl Lookups {
         }
         let endpoint = endpoint.clone();
         let servers = self.servers.clone().asked_with(lockdown.query_mark());
+        let servers = if self.stay_inside { servers.asked_inside() } else { servers };
         let sender = self.sender.clone();
-        let is_closed = lockdown.is_closed();
+        let is_blocked = lockdown.is_closed() && !self.stay_inside;
         tokio::spawn(async move {
             let mut addresses = lookup(&endpoint, &servers).await;
             // A resolver on this host sends queries to other servers. A closed kill switch blocks these queries, because it
             // allows only the daemon's own queries.
             if let Err(sentence) = &mut addresses
-                && is_closed
+                && is_blocked
                 && servers.are_local().await
             {
                 sentence.push_str(LOCAL_RESOLVER_BLOCKED);

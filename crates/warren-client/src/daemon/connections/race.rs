@@ -30,7 +30,7 @@ impl Connections {
         self.abort_race(worker).await;
         let now = Instant::now();
         let places = match purpose {
-            Purpose::Failback => self.exits.preferred(),
+            Purpose::Failback => self.exits.preferred(now),
             Purpose::Nearer => self.nearer.clone(),
             Purpose::Leave => self.exits.other_members(now),
             Purpose::Attempt | Purpose::Scout => self.exits.order(now),

@@ -57,7 +57,9 @@ impl ExitNews {
         is_up: bool,
     ) -> anyhow::Result<()> {
         let now = Instant::now();
+        let carries_packets = sessions.carries_packets();
         let Sessions { connections, worker, .. } = sessions;
+        connections.lookups.follow_tunnel(carries_packets);
         if connections.is_measuring() {
             let round_trips = connections.end_measuring(worker).await;
             self.fleet.measured(&round_trips);
@@ -84,7 +86,7 @@ impl ExitNews {
         let nearer = exits
             .member(exits.current())
             .filter(|_| exits.chooses())
-            .and_then(|current| self.fleet.nearer_than(current, exits.best_member()?));
+            .and_then(|current| self.fleet.nearer_than(current, exits.best_member(now)?));
         let places = nearer.map(|name| exits.places_of(name)).unwrap_or_default();
         let was_nearer = connections.has_nearer();
         connections.set_nearer(places);

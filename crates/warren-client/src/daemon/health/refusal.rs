@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 use warren_session::client::Stop;
 use warren_session::goodbye::Goodbye;
 
+use crate::exits::ASK_AGAIN_AFTER as ASK_EVERY;
 use warren_config::WhenRefused;
 use warren_control::status::{RefusedStatus, State};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
-
-/// How often the exits are asked again, so that a client works again without a command once an operator has enabled it.
-const ASK_EVERY: Duration = Duration::from_secs(300);
 
 /// A waiting `up` is told of unproven answers after this many of them, if they were spread over [`UNPROVEN_FOR`]. A single answer
 /// is easily forged.

@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use warren_session::client::{ClientAction, SessionGrant, Step, Switched, Watched};
+use warren_session::client::{ClientAction, SessionGrant, Step, Stop, Switched, Watched};
 use warren_session::exit::SessionId;
+use warren_session::goodbye::Goodbye;
 
 use super::{Followed, Sessions, UpProof, Won};
 use crate::daemon::connections::{Purpose, Which, close_quietly};
@@ -43,7 +44,7 @@ impl Sessions {
         let exits = &self.connections.exits;
         matches!(purpose, Purpose::Leave | Purpose::Nearer | Purpose::Failback)
             && self.welcome().is_some()
-            && exits.has_sibling()
+            && exits.has_sibling(Instant::now())
             && exits.member(way.exit).is_some()
     }
 
@@ -137,7 +138,10 @@ impl Sessions {
                 self.attach(Which::Beside, index).await;
             }
             ClientAction::Down { reason, .. } => return Ok(self.lose_beside(&reason).await),
-            ClientAction::Stopped { reason } => return Ok(self.lose_beside(&reason.to_string()).await),
+            ClientAction::Stopped { reason } => {
+                self.note_refusal_beside(&reason);
+                return Ok(self.lose_beside(&reason.to_string()).await);
+            }
             ClientAction::Changed(_) | ClientAction::ExitKeys { .. } | ClientAction::Roster { .. } => {
                 if let Some(moved) = self.moves.under_way.as_mut().filter(|_| self.moves.plan.is_building()) {
                     moved.take_news(action);
@@ -187,6 +191,15 @@ impl Sessions {
         moved.rules.prove(session, Some(echo));
         beside.start_probe_as(&self.echo_sockets, device, (probe, identifier));
         self.moves.plan.asks(Which::Beside);
+    }
+
+    /// Records that the second session's exit refuses this client for good, so that no further move to it begins soon.
+    fn note_refusal_beside(&mut self, stop: &Stop) {
+        // After a takeover by another host, the exit may still accept this client.
+        let is_refusal = matches!(stop, Stop::Goodbye(reason) if *reason != Goodbye::Replaced);
+        if let Some(way) = self.connections.way_of(Which::Beside).filter(|_| is_refusal) {
+            self.connections.exits.refused_by(way.exit, Instant::now());
+        }
     }
 
     /// Handles the loss of the second session, which has no connection left or was refused.

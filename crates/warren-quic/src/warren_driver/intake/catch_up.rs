@@ -11,7 +11,7 @@ use noq_udp::RecvMeta;
 use super::{Batch, Sender};
 use crate::{
     strangers::is_long,
-    warren_driver::{WarrenEndpoint, accept::ATTEMPTS_PER_POLL, connection::WarrenConnection},
+    warren_driver::{WarrenEndpoint, accept::ATTEMPTS_PER_POLL, connection::WarrenConnection, port::Port},
 };
 
 /// How long a poll empties the sockets before it processes some of the queued datagrams.
@@ -35,6 +35,10 @@ impl WarrenEndpoint {
         let has_company = self.has_company(now);
         while !emptied && has_company && start.elapsed() < READING_AHEAD {
             emptied = self.receive_once(|this, index, meta, batch| this.keep_batch(index, meta, &batch, now));
+        }
+        if !has_company {
+            // Nothing was received. A datagram may have used up the registered waker, and the queue here may be empty now.
+            self.ports.iter_mut().flatten().for_each(Port::was_readable);
         }
         if is_wanted {
             self.deal_with_shares(now);

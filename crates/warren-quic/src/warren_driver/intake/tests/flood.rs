@@ -1,7 +1,15 @@
 //! An exit that is behind. One client fills its packets with the smallest possible datagrams, and another does not. Many keys
 //! are not enrolled.
 
-use std::{future::poll_fn, net::Ipv4Addr, task::Poll};
+use std::{
+    future::poll_fn,
+    net::{Ipv4Addr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
 
 use bytes::Bytes;
 use tokio::time::sleep;
@@ -64,6 +72,46 @@ async fn what_a_share_takes_is_timed_until_the_next_one_is_wanted() {
     }
     exit.catch_up(start + AIM * 20, true);
     assert_eq!(exit.intake.share, MOST / 4);
+}
+
+/// Counts how often a task was woken.
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn a_datagram_that_arrives_while_the_last_share_is_taken_wakes_the_exit() {
+    let mut exit = exit(&PrivateKey::generate().unwrap());
+    let woken = Arc::new(Woken(AtomicUsize::new(0)));
+    let waker = Waker::from(woken.clone());
+    let poll = |exit: &mut WarrenEndpoint| {
+        let polled = exit.poll(&mut Context::from_waker(&waker), &mut Inbox::new());
+        assert!(polled.is_pending(), "nothing for the worker");
+    };
+    poll(&mut exit);
+    sleep(Duration::from_millis(10)).await;
+    poll(&mut exit);
+    // The exit is behind, and its last sender's last batch waits. The batch contains nothing for the worker.
+    exit.intake.push(LOUD, batch(0, 1));
+    exit.intake.is_behind = true;
+    let address = exit.ports[0].as_ref().unwrap().socket.local_addr().unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let before = woken.0.load(Relaxed);
+    sender.send_to(&[0; 100], address).unwrap();
+    let start = Instant::now();
+    while woken.0.load(Relaxed) == before {
+        assert!(start.elapsed() < LONGEST, "the datagram wakes the exit");
+        sleep(Duration::from_millis(1)).await;
+    }
+
+    let before = woken.0.load(Relaxed);
+    poll(&mut exit);
+    assert!(exit.intake.is_empty() && !exit.intake.is_behind());
+    assert!(woken.0.load(Relaxed) > before, "the datagram is still in the socket");
 }
 
 #[tokio::test]
