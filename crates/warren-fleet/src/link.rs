@@ -346,7 +346,12 @@ impl Link {
     /// Whether the exit was removed, and stops serving because it was told so.
     pub(crate) fn has_stopped(&self) -> bool {
         let is_draining = self.exit.as_ref().is_some_and(|exit| exit.state == ExitState::Draining);
-        is_draining && matches!(self.store, Store::Refused { is_removed: true, .. })
+        is_draining && self.is_removed()
+    }
+
+    /// Whether the store says that the exit was removed and must stop serving.
+    pub(crate) fn is_removed(&self) -> bool {
+        matches!(self.store, Store::Refused { is_removed: true, .. })
     }
 
     /// Tells the exit whether the store answers, and sends it the copy that it has missed. Call this every second.
@@ -367,7 +372,8 @@ impl Link {
     }
 
     pub(crate) fn store_link(&self, now: Instant) -> StoreLink {
-        if let Some(reason) = self.refusal() {
+        // An exit that was removed must stop, no matter which pools it has.
+        if let Some(reason) = self.refusal().filter(|_| !self.is_removed()) {
             return StoreLink::Refused { reason, is_removed: false };
         }
         match &self.store {

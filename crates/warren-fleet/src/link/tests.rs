@@ -1027,3 +1027,24 @@ fn a_link_keeps_the_number_of_its_exits_membership_and_a_new_exit_gets_no_client
     assert!(has_copy(&mut link));
     assert_eq!(written(&link), None);
 }
+
+#[test]
+fn a_removed_exit_is_told_to_stop_although_its_pools_do_not_fit() {
+    let now = Instant::now();
+    let mut link = Link::new(Keys::new("home"), exit(1), "process".to_owned(), now);
+    link.exit_said(hello(1), now).unwrap();
+    let other = Pools { ipv4: Some("10.9.0.0/16".parse().unwrap()), ipv6: None };
+    link.store_up(Meta { pools: other, ..meta() }, 5, now);
+    let told = |link: &mut Link, is_removed| {
+        link.take_messages();
+        link.store_refused(("refused".to_owned(), is_removed), now);
+        match link.take_messages().pop() {
+            Some(FleetMessage::Store(StoreLink::Refused { reason, is_removed })) => (reason, is_removed),
+            other => panic!("{other:?}"),
+        }
+    };
+    // The control: the exit is not removed, so its pools are the reason.
+    let (reason, is_removed) = told(&mut link, false);
+    assert!(reason.contains("pools") && !is_removed, "{reason}");
+    assert_eq!(told(&mut link, true), ("refused".to_owned(), true));
+}
