@@ -18,7 +18,7 @@ use self::copy::Copy;
 pub(crate) use self::copy::{Contents, Pair, read};
 use crate::exits::{Exits, Heartbeat, Member, Removed, milliseconds};
 use crate::keys::{Key, Keys};
-use crate::meta::Meta;
+use crate::meta::{Meta, Mismatch, Position};
 use crate::planted::{Bug, is_planted};
 use crate::recovery::BesideRows;
 use crate::requests::{Requests, Written};
@@ -399,7 +399,7 @@ impl Link {
             return None;
         }
         let [own, fleet] = [&exit.pools, &meta.pools].map(pools_text);
-        Some(crate::meta::Mismatch::Pools { own, fleet }.to_string())
+        Some(Mismatch::Pools { own, fleet }.to_string())
     }
 
     /// Answers requests that have waited too long.
@@ -415,6 +415,16 @@ impl Link {
     pub(crate) fn resume(&mut self, revision: i64, pairs: &[Pair]) {
         self.whole(revision, pairs);
         self.copy.note_from_disk();
+    }
+
+    /// Continues as the link of a removed exit, if the disk says that the store has said so. The exit is told again, because it may have
+    /// restarted as well, and its own disk may not say so. `position`: the position that the earlier process has left.
+    pub(crate) fn stay_removed(&mut self, position: &Position) {
+        let is_own = |removed: &Removed| removed.must_stop() && !removed.is_of_another(position.membership);
+        if position.is_removed || self.exits.removed().get(&self.me).is_some_and(is_own) {
+            let reason = Mismatch::Removed { must_stop: true }.to_string();
+            self.store = Store::Refused { reason, is_removed: true };
+        }
     }
 
     /// Applies everything that the store contains, read at one revision.

@@ -61,6 +61,9 @@ pub(crate) struct Position {
     /// The number of this exit's membership.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) membership: Option<u64>,
+    /// Whether the store has said that this exit was removed and must stop.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_removed: bool,
 }
 
 /// Why the store must not be used.
@@ -263,7 +266,8 @@ mod tests {
     }
 
     fn known() -> Position {
-        Position { fleet: "f".to_owned(), epoch: 1, cluster: 7, revision: 100, own: 90, membership: None }
+        let fleet = "f".to_owned();
+        Position { fleet, epoch: 1, cluster: 7, revision: 100, own: 90, ..Position::default() }
     }
 
     fn removed(at: i64, must_stop: bool) -> Removed {

@@ -133,6 +133,7 @@ struct Runner {
 struct Said {
     of_exit: Once,
     of_store: Once,
+    of_disk: Once,
 }
 
 /// When each periodic task is due.
@@ -158,9 +159,9 @@ struct Disk {
 }
 
 impl Disk {
-    /// Whether the latest save has succeeded. An exit must not confirm its removal while a restart could make it forget the removal.
-    fn is_saved(&self) -> bool {
-        !self.is_saving() && !self.has_failed.load(Ordering::Relaxed)
+    /// Whether the disk has this position. An exit must not confirm its removal while a restart could make it forget the removal.
+    fn has_saved(&self, position: Option<&Position>) -> bool {
+        !self.is_saving() && !self.has_failed.load(Ordering::Relaxed) && self.position.as_ref() == position
     }
 
     fn is_saving(&self) -> bool {
@@ -217,6 +218,7 @@ impl Runner {
         let snapshot = state.load(&Owner::of(&config))?;
         if let Some(snapshot) = &snapshot {
             link.resume(snapshot.revision, &snapshot.pairs);
+            link.stay_removed(&snapshot.position);
         }
         let history = StoreHistory::resumed(snapshot.as_ref());
         let store = StoreConnection {
@@ -346,8 +348,8 @@ impl Runner {
                     tracing::error!("the store is not used: {reason}");
                 }
                 self.is_recording = false;
-                if let Some(removed) = removed {
-                    self.was_removed(removed);
+                if must_stop {
+                    self.must_stop(removed);
                 }
                 self.link.store_refused((reason, must_stop), now);
                 // `warren fleet recover` reads the disk, so the disk must contain the latest rows of this link.
@@ -357,13 +359,31 @@ impl Runner {
         }
     }
 
-    /// Records on the disk that the store says that this exit was removed.
-    fn was_removed(&mut self, removed: Removed) {
-        self.link.was_removed(removed);
-        if let Some(position) = self.history.was_removed(removed)
-            && let Err(error) = self.disk.state.save_position(&position)
-        {
-            tracing::error!("{error:#}; make room on the disk");
+    /// Records that the store says that this exit was removed and must stop.
+    fn must_stop(&mut self, removed: Option<Removed>) {
+        if let Some(removed) = removed {
+            self.link.was_removed(removed);
+        }
+        self.history.must_stop(removed);
+        self.save_removal();
+    }
+
+    /// Saves that this exit must stop, if the link has not read the store and so has no copy to save.
+    fn save_removal(&mut self) {
+        let Some(position) = self.history.removal() else { return };
+        if self.disk.has_saved(Some(position)) {
+            return;
+        }
+        let saved = self.disk.state.save_position(position);
+        self.disk.has_failed.store(saved.is_err(), Ordering::Relaxed);
+        match saved {
+            Ok(()) => self.disk.position = Some(position.clone()),
+            Err(error) => {
+                let line = format!("{error:#}; make room on the disk");
+                if self.said.of_disk.is_news(&line) {
+                    tracing::error!("{line}");
+                }
+            }
         }
     }
 
@@ -451,7 +471,8 @@ impl Runner {
             revision: self.history.live_from(&self.link),
             rows,
             beside_rows: self.link.beside_rows(),
-            has_stopped: self.link.has_stopped() && self.disk.is_saved(),
+            has_stopped: self.link.has_stopped()
+                && self.disk.has_saved(self.history.position(&self.link).as_ref()),
             lease: Arc::clone(&self.lease),
             answered: Arc::clone(&self.answered),
         };
@@ -477,11 +498,11 @@ impl Runner {
     /// Saves the copy if rows have changed, and otherwise only the link's position.
     fn save(&mut self) {
         let is_saving = self.disk.is_saving();
+        let Some((position, meta)) = self.history.to_save(&self.link) else { return self.save_removal() };
         if !is_saving && self.disk.has_failed.swap(false, Ordering::Relaxed) {
             // The whole copy is saved once more, because the failed save has left the disk out of date.
             (self.disk.position, self.disk.changes) = (None, u64::MAX);
         }
-        let Some((position, meta)) = self.history.to_save(&self.link) else { return };
         if is_saving || self.disk.position.as_ref() == Some(&position) {
             return;
         }

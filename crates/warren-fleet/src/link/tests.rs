@@ -1048,3 +1048,32 @@ fn a_removed_exit_is_told_to_stop_although_its_pools_do_not_fit() {
     assert!(reason.contains("pools") && !is_removed, "{reason}");
     assert_eq!(told(&mut link, true), ("refused".to_owned(), true));
 }
+
+#[test]
+fn a_link_that_starts_again_tells_its_exit_of_its_removal_before_the_store_answers() {
+    let keys = Keys::new("home");
+    let now = Instant::now();
+    let told = |removal: Option<(u64, bool)>, position: &Position| {
+        let mut link = Link::new(keys.clone(), exit(1), "process".to_owned(), now);
+        let pairs = removal.map(|(membership, must_stop)| {
+            let removal = must_stop.then(crate::exits::Removal::default);
+            let removed = Removed { at: 3, removal, membership: Some(membership) };
+            Pair::new(keys.name(&Key::RemovedExit(exit(1))), removed.value().unwrap(), 3)
+        });
+        link.resume(5, &pairs.into_iter().collect::<Vec<_>>());
+        link.stay_removed(position);
+        link.store_down("no route".to_owned(), now);
+        link.exit_said(hello(1), now).unwrap();
+        let messages = link.take_messages();
+        messages.iter().any(|message| {
+            matches!(message, FleetMessage::Store(StoreLink::Refused { is_removed: true, .. }))
+        })
+    };
+    let position = |is_removed| Position { membership: Some(2), is_removed, ..Position::default() };
+    assert!(told(Some((2, true)), &position(false)), "its copy has the removal");
+    assert!(told(None, &position(true)), "it was told before it had read the store");
+    // The controls: a member, one that has left by itself, and the end of an earlier membership.
+    for removal in [None, Some((2, false)), Some((1, true))] {
+        assert!(!told(removal, &position(false)), "{removal:?}");
+    }
+}

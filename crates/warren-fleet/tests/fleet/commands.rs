@@ -506,6 +506,10 @@ impl SmallDisk {
         let mut file = std::fs::File::create(self.0.join("filler")).unwrap();
         while file.write_all(&[1; 512]).is_ok() {}
     }
+
+    fn empty(&self) {
+        std::fs::remove_file(self.0.join("filler")).unwrap();
+    }
 }
 
 impl Drop for SmallDisk {
@@ -533,6 +537,46 @@ fn a_link_with_a_full_disk_starts_and_its_exit_hears_of_removed_clients() {
     exit.wait("the removal is known", |seen| {
         seen.rows.iter().all(|(id, _)| !matches!(id, warren_session::clients::RowId::Client(_))).then_some(())
     });
+}
+
+#[test]
+fn a_removal_is_confirmed_once_the_disk_has_it_and_the_exit_hears_of_it_again_without_the_store() {
+    let fleet = three_exits();
+    let at = fleet.directory.path().join("d");
+    let disk = SmallDisk::mounted_at(&at.join("state"));
+    let mut exit = Exit::further(&fleet.exits[0], &at, "d", &[]).ready();
+    wait_for("its copy is saved", Duration::from_secs(5), || has_copy(&exit).then_some(()));
+    fleet.exits[0].wait("its key is stored", |seen| (seen.exits.len() == 4).then_some(()));
+    exit.stop_link("KILL");
+    disk.fill();
+    let must_stop = |exit: &Exit| {
+        exit.wait("it must stop", |seen| match &seen.store {
+            Some(StoreLink::Refused { is_removed: true, .. }) => Some(()),
+            _ => None,
+        });
+    };
+    let said = std::thread::scope(|scope| {
+        let removal = scope.spawn(|| fleet_ok(&fleet.exits[0].directory, &["remove", "d", "--force"]));
+        let removed = || fleet.store.etcdctl_ok(&["get", "/warren/fleet/xr/d"]);
+        wait_for("it is out", Duration::from_secs(5), || (!removed().is_empty()).then_some(()));
+        exit.start_link();
+        must_stop(&exit);
+        removal.join().unwrap()
+    });
+
+    // The command has waited for eight seconds.
+    assert!(said.contains("has not confirmed that it stops serving"), "{said}");
+    assert!(exit.log().contains("make room on the disk"), "the control: {}", exit.log());
+    disk.empty();
+    let is_known = || fleet.exits[0].seen(|seen| seen.removed.is_empty());
+    wait_for("it has confirmed", Duration::from_secs(20), || is_known().then_some(()));
+
+    exit.stop_link("KILL");
+    fleet.store.signal_all("STOP");
+    exit.seen(|seen| seen.store = None);
+    exit.start_link();
+    must_stop(&exit);
+    fleet.store.signal_all("CONT");
 }
 
 #[test]
