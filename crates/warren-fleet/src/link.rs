@@ -411,6 +411,11 @@ impl Link {
         self.out.extend(answers);
     }
 
+    /// Sets the number of the membership with which this host has joined, for a link that has never read the store.
+    pub(crate) fn joined_as(&mut self, number: Option<u64>) {
+        self.exits.joined_as(number);
+    }
+
     /// Applies the copy that an earlier process has left on the disk.
     pub(crate) fn resume(&mut self, revision: i64, pairs: &[Pair]) {
         self.whole(revision, pairs);

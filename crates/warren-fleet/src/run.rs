@@ -18,6 +18,7 @@ use crate::clock;
 use crate::config::FleetConfig;
 use crate::exit_socket::{self, FromExit};
 use crate::exits::Removed;
+use crate::joined::joined_as;
 use crate::link::Link;
 use crate::meta::Position;
 use crate::once::Once;
@@ -73,7 +74,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     // `warren fleet leave` may have run in the meantime. So the configuration is read again while nobody clears the directory.
     let config = state.claim(&process, || FleetConfig::read(directories.config))?;
     let looked_at = config.store.clone();
-    let mut runner = Runner::new(config, process, state)?;
+    let mut runner = Runner::new(config, process, state, joined_as(directories.config))?;
     let socket = directories.runtime.join("fleet").join("fleet.sock");
     let (report, mut from_exit) = mpsc::channel(64);
     let connecting = tokio::spawn(exit_socket::run(socket, report));
@@ -118,6 +119,8 @@ struct Runner {
     exit: Option<mpsc::Sender<FleetMessage>>,
     store: StoreConnection,
     lease: Arc<AtomicI64>,
+    /// The number with which this host has joined, if that is known.
+    joined_as: Option<u64>,
     answered: Arc<LastAnswer>,
     /// Whether the store answers and may be used.
     is_used: Arc<AtomicBool>,
@@ -211,7 +214,12 @@ impl StoreConnection {
 }
 
 impl Runner {
-    fn new(config: FleetConfig, process: String, state: StateDirectory) -> anyhow::Result<Self> {
+    fn new(
+        config: FleetConfig,
+        process: String,
+        state: StateDirectory,
+        joined_as: Option<u64>,
+    ) -> anyhow::Result<Self> {
         let now = Instant::now();
         let mut link = Link::new(config.keys(), config.exit.clone(), process, now);
         link.set_addresses(addresses::without_look_up(&config.store.endpoints));
@@ -219,6 +227,8 @@ impl Runner {
         if let Some(snapshot) = &snapshot {
             link.resume(snapshot.revision, &snapshot.pairs);
             link.stay_removed(&snapshot.position);
+        } else {
+            link.joined_as(joined_as);
         }
         let history = StoreHistory::resumed(snapshot.as_ref());
         let store = StoreConnection {
@@ -246,6 +256,7 @@ impl Runner {
             exit: None,
             store,
             lease,
+            joined_as,
             answered: Arc::new(LastAnswer::new(now)),
             is_used: Arc::default(),
             history,
@@ -468,6 +479,7 @@ impl Runner {
             keys: self.config.keys(),
             me: self.config.exit.clone(),
             position: self.history.position(&self.link),
+            joined_as: self.joined_as,
             revision: self.history.live_from(&self.link),
             rows,
             beside_rows: self.link.beside_rows(),

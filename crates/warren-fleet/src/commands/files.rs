@@ -11,10 +11,8 @@ use warren_config::storage::{LockFile, make_directory};
 use warren_host::durable_file::{Owner, Unfinished, remove, remove_leftovers, replace};
 
 use crate::config::{FleetConfig, StoreConfig, exit_toml, is_there};
+pub(crate) use crate::joined::{ATTEMPT, credentials_directory};
 use crate::run::Directories;
-
-/// The file beside the credentials that says with which ticket this host joins.
-pub(crate) const ATTEMPT: &str = "join.json";
 
 /// The group of `warren-fleet run` when it runs as a systemd unit.
 const GROUP: &str = "warren-fleet";
@@ -51,11 +49,6 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     };
     replace(path, Unfinished::Random, content, mode, Some(owner))
         .with_context(|| format!("{} cannot be written", path.display()))
-}
-
-/// Returns the directory for the store's credentials. `join` writes them there. For `init`, an operator does.
-pub(crate) fn credentials_directory(configuration: &Path) -> PathBuf {
-    configuration.join("fleet")
 }
 
 /// Removes the store's credentials of an exit that has left its fleet. Returns the secret files in other directories, which stay.
@@ -126,6 +119,15 @@ pub(crate) fn owed_changes(directories: &Directories<'_>) -> anyhow::Result<usiz
 /// If it cannot be removed.
 pub(crate) fn forget_exits_file(directories: &Directories<'_>) -> anyhow::Result<()> {
     let path = exits_file(directories)?;
+    remove(&path).with_context(|| format!("{} cannot be removed", path.display()))
+}
+
+/// Removes the file of an earlier `join`, because this host begins a fleet of its own. The file names another membership.
+///
+/// # Errors
+/// If it cannot be removed.
+pub(crate) fn forget_attempt(configuration: &Path) -> anyhow::Result<()> {
+    let path = credentials_directory(configuration).join(ATTEMPT);
     remove(&path).with_context(|| format!("{} cannot be removed", path.display()))
 }
 

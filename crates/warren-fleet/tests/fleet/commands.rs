@@ -660,6 +660,37 @@ fn a_host_whose_name_another_host_has_taken_stops_when_it_hears_of_that() {
 }
 
 #[test]
+fn a_host_that_was_removed_before_its_link_ran_does_not_take_part_under_another_hosts_number() {
+    let fleet = three_exits();
+    let first = &fleet.exits[0].directory;
+    fleet.exits[0].store(&[client("anna", key(1)).into()]);
+    let at = |name: &str| fleet.directory.path().join(name);
+    let join = |host: &str| {
+        let ticket = fleet_ok(first, &["ticket", "d"]);
+        fleet_ok(&at(host), &["join", ticket.trim()]);
+    };
+    join("x");
+    let said = fleet_ok(first, &["remove", "d"]);
+    assert!(said.contains("d is removed from the fleet.\n"), "it was never linked: {said}");
+    join("y");
+
+    let earlier = Exit::start(&at("x"), "d");
+    earlier.wait("it hears of that", |seen| match &seen.store {
+        Some(StoreLink::Refused { reason, is_removed: true })
+            if reason.contains("another host has joined") =>
+        {
+            Some(())
+        }
+        _ => None,
+    });
+
+    let later = Exit::start(&at("y"), "d").ready();
+    assert!(later.client(key(1)).is_some(), "the control");
+    assert_eq!(earlier.seen(|seen| (seen.wholes, seen.rows.len())), (0, 0));
+    assert_eq!(later.seen(|seen| seen.store.clone()), Some(StoreLink::Reachable));
+}
+
+#[test]
 fn a_name_that_is_used_again_makes_its_earlier_certificates_valid_and_the_operator_is_told() {
     let fleet = Secure::start();
     let (a, b) = (&fleet.first.directory, fleet.directory.path().join("b"));
