@@ -149,7 +149,7 @@ impl Fleet {
                 settings.max_staleness,
                 Instant::now(),
                 (age, kept.answered),
-                kept.is_removed,
+                (kept.is_removed, kept.must_hear),
             ),
             settings,
             link: None,
@@ -567,16 +567,19 @@ impl Fleet {
     /// Serves the exit's clients, or sends them to other exits. This depends on how long the store has been silent and on the
     /// operators' wishes.
     pub(crate) fn serve(&mut self, now: Instant, sessions: &mut ExitSessions) -> bool {
-        let is_back = self.is_reachable();
-        self.serving.follow(now, is_back, sessions)
+        let (is_back, had_to_hear) = (self.is_reachable(), self.serving.must_hear());
+        let has_changed = self.serving.follow(now, is_back, sessions);
+        if had_to_hear && !self.serving.must_hear() {
+            self.copy_due.get_or_insert(now + COPY_WITHIN);
+        }
+        has_changed
     }
 
     /// Saves everything that has changed since the last time: first the list of rows that the store may lack, then the rows.
     pub(crate) fn copy(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
         self.copy_due = None;
-        let kept = self.kept(sessions);
         let rows = sessions.take_uncopied();
-        let written = self.file.keep(Kept { revision: kept.revision.min(self.file_revision(&rows)), ..kept });
+        let written = self.file.keep(self.kept(sessions, !rows.is_empty()));
         let written = written.and_then(|()| match rows.is_empty() {
             true => Ok(()),
             false => store.save(&rows, || sessions.registry().rows()),
@@ -586,8 +589,8 @@ impl Fleet {
                 if std::mem::take(&mut self.is_failing) {
                     tracing::info!("clients are saved again");
                 }
-                if self.file.revision() < self.revision {
-                    // The rows are on disk now, so the copy's revision may follow them.
+                if self.file.revision() < self.revision || self.file.must_hear() != self.serving.must_hear() {
+                    // The rows are on disk now, so the file may follow them.
                     self.copy_due = Some(Instant::now() + COPY_WITHIN);
                 }
             }
@@ -604,24 +607,23 @@ impl Fleet {
     /// Saves everything, because the exit ends.
     pub(crate) fn end(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
         self.copy(store, sessions);
-        if let Err(error) = self.file.write(self.kept(sessions)) {
+        if let Err(error) = self.file.write(self.kept(sessions, self.is_failing)) {
             tracing::error!("{error}");
         }
     }
 
-    fn kept(&self, sessions: &ExitSessions) -> Kept {
+    /// What the file must contain. `is_ahead`: the registry has rows that are not on the disk yet. Until they are, the file says what is
+    /// true of the rows on the disk.
+    fn kept(&self, sessions: &ExitSessions, is_ahead: bool) -> Kept {
+        let (revision, must_hear) = (self.revision, self.serving.must_hear());
         Kept {
             answered: self.serving.answered(),
             is_removed: self.serving.is_removed(),
-            revision: self.revision,
+            revision: if is_ahead { revision.min(self.file.revision()) } else { revision },
+            must_hear: must_hear || (is_ahead && self.file.must_hear()),
             unsent: sessions.unsent(),
             members: self.around.addresses.0.clone(),
         }
-    }
-
-    /// The revision that may be written to the file before these rows are stored.
-    fn file_revision(&self, rows: &[RowChange]) -> i64 {
-        if rows.is_empty() { self.revision } else { self.file.revision() }
     }
 }
 

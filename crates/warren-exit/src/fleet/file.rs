@@ -31,6 +31,10 @@ pub(super) struct Kept {
     /// Whether the store has said that this exit was removed from the fleet.
     #[serde(default)]
     pub(super) is_removed: bool,
+    /// Whether the exit's copy may have clients that were removed elsewhere. The exit then serves nobody until it has read the store.
+    /// `warren fleet join` sets this.
+    #[serde(default)]
+    pub(super) must_hear: bool,
 }
 
 impl Kept {
@@ -100,6 +104,11 @@ impl FleetFile {
         self.written.revision
     }
 
+    /// Whether a restarted exit must read the store before it serves anybody.
+    pub(super) fn must_hear(&self) -> bool {
+        self.written.must_hear
+    }
+
     /// Writes the changes. If only the time of the store's last answer has changed, writes it only now and then.
     ///
     /// # Errors
@@ -111,6 +120,7 @@ impl FleetFile {
         let is_same = kept.unsent == self.written.unsent
             && kept.members == self.written.members
             && kept.is_removed == self.written.is_removed
+            && kept.must_hear == self.written.must_hear
             && kept.revision == self.written.revision;
         if is_same && waited < self.lag.as_secs() {
             return Ok(());

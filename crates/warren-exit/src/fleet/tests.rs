@@ -587,6 +587,48 @@ fn a_removed_exit_sends_its_clients_away_until_the_store_has_it_again() {
 }
 
 #[test]
+fn an_exit_that_has_joined_serves_nobody_before_it_has_read_the_store() {
+    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), None);
+    exit.link(rows());
+    exit.fleet.end(&mut exit.store, &mut exit.sessions);
+    assert!(!exit.fleet.serve(Instant::now(), &mut exit.sessions), "the control");
+    let path = exit.directory.path().join("fleet.json");
+    let state = |exit: &mut Member| {
+        exit.fleet.serve(Instant::now(), &mut exit.sessions);
+        exit.fleet.serving.state()
+    };
+    // What `warren fleet join` writes.
+    std::fs::write(&path, r#"{"answered":null,"revision":0,"unsent":[],"must_hear":true}"#).unwrap();
+
+    let mut exit = exit.restart();
+
+    assert!(exit.has(ALICE), "the clients of the earlier fleet are still there");
+    assert_eq!(state(&mut exit), ExitState::Draining);
+    exit.connect();
+    let away = StoreLink::Away { silent: Duration::ZERO, reason: "no route".to_owned() };
+    exit.hear(FleetMessage::Store(away)).unwrap();
+    assert_eq!(state(&mut exit), ExitState::Draining);
+    // A restart does not make it forget.
+    exit.fleet.end(&mut exit.store, &mut exit.sessions);
+    let mut exit = exit.restart();
+    assert_eq!(state(&mut exit), ExitState::Draining);
+    exit.connect();
+    exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+    assert_eq!(state(&mut exit), ExitState::Draining, "it has no whole copy");
+    let bob = vec![client("bob", BOB).into()];
+    exit.hear(FleetMessage::Whole { revision: 9, rows: bob, is_last: true }).unwrap();
+    assert_eq!(state(&mut exit), ExitState::Serving);
+    let kept = || FleetFile::read(&path, None).unwrap().1;
+    exit.fleet.copy(&mut exit.store, &mut exit.sessions);
+    assert!(kept().must_hear, "the rows come to the disk first");
+    assert!(exit.fleet.copy_due.is_some());
+    exit.fleet.copy(&mut exit.store, &mut exit.sessions);
+    assert!(!kept().must_hear);
+    let mut exit = exit.restart();
+    assert!(!exit.has(ALICE) && state(&mut exit) == ExitState::Serving);
+}
+
+#[test]
 fn only_the_store_itself_can_empty_an_exit() {
     let mut exit = Member::start();
     exit.link(rows());

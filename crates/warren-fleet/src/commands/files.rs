@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Deserialize;
 use warren_config::load_exit;
-use warren_config::storage::{LockFile, make_directory};
+use warren_config::storage::{LockFile, make_directory, write_atomic};
 use warren_host::durable_file::{Owner, Unfinished, remove, remove_leftovers, replace};
 
 use crate::config::{FleetConfig, StoreConfig, exit_toml, is_there};
@@ -113,6 +113,21 @@ pub(crate) fn owed_changes(directories: &Directories<'_>) -> anyhow::Result<usiz
         .map_or(0, |kept| kept.unsent.iter().filter(|row| !row.is_date).count()))
 }
 
+/// Replaces the `fleet.json` of an exit that joins a fleet. The exit serves nobody before it has read the fleet's clients, because its own copy
+/// may have clients that were removed elsewhere.
+///
+/// # Errors
+/// If it cannot be written.
+pub(crate) fn begin_exits_file(directories: &Directories<'_>) -> anyhow::Result<()> {
+    let path = exits_file(directories)?;
+    // Without the directory, the exit has no clients.
+    if !path.parent().is_some_and(Path::is_dir) {
+        return Ok(());
+    }
+    let content = br#"{"answered":null,"revision":0,"unsent":[],"must_hear":true}"#;
+    write_atomic(&path, content, 0o600).with_context(|| format!("{} cannot be written", path.display()))
+}
+
 /// Removes the exit's `fleet.json`. In another fleet, the exit would send the changes that were meant for the old fleet.
 ///
 /// # Errors
@@ -203,6 +218,9 @@ mod tests {
         forget_exits_file(&directories).unwrap();
         assert_eq!(owed_changes(&directories).unwrap(), 0);
         assert!(!file("other").exists() && file("exit").exists(), "the place is as exit.toml says");
+        begin_exits_file(&directories).unwrap();
+        assert!(std::fs::read_to_string(file("other")).unwrap().contains(r#""must_hear":true"#));
+        assert_eq!(owed_changes(&directories).unwrap(), 0);
         // A host that has no exit any more.
         std::fs::remove_file(exit_toml(&config)).unwrap();
         forget_exits_file(&directories).unwrap();

@@ -18,7 +18,7 @@ use warren_config::{counted, load_clients, load_exit};
 use warren_fleet_link::{ExitId, Pools};
 
 use super::attempt::{Attempt, Files};
-use super::files::{credentials_directory, forget_exits_file, lock};
+use super::files::{begin_exits_file, credentials_directory, lock};
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
 use crate::config::{FleetConfig, exit_toml, is_absent, is_there};
@@ -116,11 +116,12 @@ fn check_no_clients(directories: &Directories<'_>) -> anyhow::Result<()> {
     )
 }
 
-/// Names `fleet.toml`, because the ticket was used. Before that, removes the copies that an earlier fleet may have left.
+/// Names `fleet.toml`, because the ticket was used. Before that, removes the copies that an earlier fleet may have left, and makes the
+/// exit read the fleet's clients before it serves anybody.
 fn finish(attempt: &Attempt, is_named: bool, directories: &Directories<'_>) -> anyhow::Result<()> {
     if !is_named {
         StateDirectory::new(directories.state).clear()?;
-        forget_exits_file(directories)?;
+        begin_exits_file(directories)?;
     }
     // A command that was killed while it wrote the credentials may have left a part of them. This command has the lock.
     remove_leftovers(&credentials_directory(directories.config));
