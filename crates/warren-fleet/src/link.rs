@@ -29,6 +29,9 @@ use crate::transaction::{Expected, Known};
 /// How long the store may be silent before the exit is told. As a rule, another member of the store answers sooner.
 const SILENCE: Duration = Duration::from_millis(2000);
 
+/// Above this difference in milliseconds, this host's clock counts as wrong, as at the exit (`is_wrong` in warren-exit/src/fleet.rs).
+const MOST_CLOCK_OFFSET: u64 = 60_000;
+
 /// One exit's link.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -635,6 +638,11 @@ impl Link {
     /// The store's epoch, as the link last read it.
     pub(crate) fn epoch(&self) -> Option<u64> {
         self.meta.as_ref().map(|meta| meta.epoch)
+    }
+
+    /// Whether this host's clock is about the same as those of the other exits.
+    pub(crate) fn is_clock_right(&self) -> bool {
+        self.exits.own_clock_offset(&self.me).unsigned_abs() <= MOST_CLOCK_OFFSET
     }
 
     pub(crate) fn is_up(&self) -> bool {

@@ -82,7 +82,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     let looking = tokio::spawn(certificates::watch(looked_at, seen));
     let (found, mut addresses) = mpsc::channel(1);
     let looking_up = tokio::spawn(addresses::watch(runner.config.store.endpoints.clone(), found));
-    let sweeping = tokio::spawn(users::watch(runner.config.clone(), Arc::clone(&runner.is_used)));
+    let sweeping = tokio::spawn(users::watch(runner.config.clone(), Arc::clone(&runner.may_sweep)));
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be watched")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
     // The unit is ready before the store answers, because the exit gets the copy from the disk until then.
@@ -122,8 +122,8 @@ struct Runner {
     /// The number with which this host has joined, if that is known.
     joined_as: Option<u64>,
     answered: Arc<LastAnswer>,
-    /// Whether the store answers and may be used.
-    is_used: Arc<AtomicBool>,
+    /// Whether the store answers and may be used, and this host's clock is right.
+    may_sweep: Arc<AtomicBool>,
     history: StoreHistory,
     due: Due,
     is_recording: bool,
@@ -258,7 +258,7 @@ impl Runner {
             lease,
             joined_as,
             answered: Arc::new(LastAnswer::new(now)),
-            is_used: Arc::default(),
+            may_sweep: Arc::default(),
             history,
             due,
             is_recording: false,
@@ -424,7 +424,7 @@ impl Runner {
         if self.store.reports.is_none() && now >= self.store.next {
             self.connect();
         }
-        self.is_used.store(self.link.is_up(), Ordering::Relaxed);
+        self.may_sweep.store(self.link.is_up() && self.link.is_clock_right(), Ordering::Relaxed);
         self.link.store_answered(self.answered.get());
         self.link.expire(now);
         if now >= self.due.report {

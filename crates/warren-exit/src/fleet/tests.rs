@@ -669,4 +669,15 @@ fn a_removed_exit_that_may_still_serve_has_not_heard_of_a_change() {
     let [fra1, nyc1] = dead.as_slice() else { panic!("{dead:?}") };
     assert!(fra1.starts_with("fra1 (removed") && fra1.contains("for another 2 min"), "{fra1}");
     assert!(nyc1.starts_with("nyc1 (removed") && nyc1.contains("for good"), "{nyc1}");
+    // If this host's clock is an hour ahead, nothing follows from it.
+    let exits = FleetMessage::Exits {
+        own_clock_offset_ms: 3_600_000,
+        changed: 0,
+        exits: Vec::new(),
+        removed: removed.to_vec(),
+    };
+    exit.hear(exits).unwrap();
+    let dead = exit.fleet.heard(1).dead;
+    let [_, nyc1, old1] = dead.as_slice() else { panic!("{dead:?}") };
+    assert!(nyc1.contains("for good") && old1.contains("wrong clock"), "{nyc1} {old1}");
 }

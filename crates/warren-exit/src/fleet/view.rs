@@ -55,10 +55,15 @@ impl Fleet {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         for RemovedExit { exit, until } in self.exits.removed() {
             let until = until.map(|until| u64::try_from(until).unwrap_or_default());
-            if until.is_none_or(|until| until > now) {
-                let minutes =
-                    |until: u64| format!("for another {} min", until.saturating_sub(now).div_ceil(60));
-                let when = until.map_or_else(|| "for good".to_owned(), minutes);
+            // A wrong clock cannot say that the exit's time is over.
+            if until.is_none_or(|until| until > now) || self.is_clock_wrong() {
+                let when = match until {
+                    Some(_) if self.is_clock_wrong() => {
+                        "for a time that this host's wrong clock cannot tell".to_owned()
+                    }
+                    Some(until) => format!("for another {} min", until.saturating_sub(now).div_ceil(60)),
+                    None => "for good".to_owned(),
+                };
                 heard
                     .dead
                     .push(format!("{exit} (removed from the fleet, but may still serve its clients {when})"));

@@ -1077,3 +1077,23 @@ fn a_link_that_starts_again_tells_its_exit_of_its_removal_before_the_store_answe
         assert!(!told(removal, &position(false)), "{removal:?}");
     }
 }
+
+#[test]
+fn a_link_notices_that_its_hosts_clock_is_a_minute_wrong() {
+    let keys = Keys::new("home");
+    let start = SystemTime::UNIX_EPOCH + Duration::from_secs(10_000);
+    let mut link = Link::new(keys.clone(), exit(0), "process".to_owned(), Instant::now());
+    link.store_up(meta(), 5, Instant::now());
+    // Of three exits, the others agree.
+    let mut is_right = |revision, ahead| {
+        let heartbeat = |index| {
+            let (load, state) = (Load::default(), ExitState::Serving);
+            let clock = milliseconds(start);
+            let beat = Heartbeat { load, state, roster: 0, applied: 0, clock, release: "1".to_owned() };
+            Pair::new(keys.name(&Key::Heartbeat(exit(index))), serde_json::to_vec(&beat).unwrap(), revision)
+        };
+        link.events(revision, &[heartbeat(1), heartbeat(2)], start + Duration::from_secs(ahead));
+        link.is_clock_right()
+    };
+    assert_eq!([is_right(6, 0), is_right(7, 60), is_right(8, 61), is_right(9, 0)], [true, true, false, true]);
+}
