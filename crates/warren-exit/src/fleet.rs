@@ -253,9 +253,15 @@ impl Fleet {
         self.follows && self.store == StoreLink::Reachable
     }
 
+    /// Whether the store has said that this exit was removed from the fleet.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.serving.is_removed()
+    }
+
     /// Why requests do not reach the store, as part of a sentence.
     pub(crate) fn why_away(&self) -> String {
         match &self.store {
+            _ if self.is_removed() => "this exit was removed from its fleet".to_owned(),
             StoreLink::Reachable if self.follows => "its answers take too long".to_owned(),
             StoreLink::Reachable => "this exit has not read its clients yet".to_owned(),
             StoreLink::Away { reason, .. } | StoreLink::Refused { reason, .. } => reason.clone(),

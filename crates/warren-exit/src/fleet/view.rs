@@ -72,6 +72,23 @@ impl Fleet {
         heard
     }
 
+    /// The answer to an operator whose change does not reach the store.
+    pub(crate) fn refusal(&self) -> String {
+        if self.is_removed() {
+            return "this exit was removed from its fleet; nothing was changed; run `warren fleet leave` here, and make the change at another exit"
+                .to_owned();
+        }
+        let (what, until) = match &self.store {
+            StoreLink::Refused { .. } => ("must not be used", "can be used again"),
+            StoreLink::Reachable | StoreLink::Away { .. } => ("does not answer", "is back"),
+        };
+        format!(
+            "the fleet's store {what} ({}); nothing was changed. You can still remove and disable clients; this reaches the other exits when the \
+             store {until}",
+            self.why_away()
+        )
+    }
+
     fn others(&self) -> impl Iterator<Item = &FleetExit> {
         self.exits.list().iter().filter(|exit| exit.exit.as_str() != self.settings.name)
     }

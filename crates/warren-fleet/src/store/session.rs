@@ -206,13 +206,13 @@ pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<T
 }
 
 async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>) -> Result<(), Ended> {
-    let mut client = setup.options.connect(&setup.endpoint).await?;
+    let mut client = setup.options.connect(&setup.endpoint).await.map_err(explained)?;
     let found = timeout(ANSWER_TIMEOUT, find(&mut client, &setup.keys, &setup.me)).await;
     let found = match found.context("it does not answer")? {
         Err(error) if is_denied(&error) => {
             return Err(match own_removal(&mut client, &setup).await? {
                 Some(removed) => Ended::Refused(Mismatch::Removed { must_stop: true }, Some(removed)),
-                None => error.into(),
+                None => explained(error).into(),
             });
         }
         found => found?,
@@ -264,6 +264,17 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
         seen: 0,
     };
     connection.run(watch, commands).await
+}
+
+/// Adds what it may mean that the store refuses the exit's user.
+fn explained(error: anyhow::Error) -> anyhow::Error {
+    // Without certificates, etcd does not even let an unknown user log in.
+    if is_denied(&error) || format!("{error:#}").contains("authentication failed") {
+        return error.context(
+            "the store refuses this exit's user; if this exit was removed from the fleet, run `warren fleet leave` here",
+        );
+    }
+    error
 }
 
 /// The removal of this exit from its present membership, if its user may read nothing else any more (`users::confine`). Confirms the

@@ -484,6 +484,8 @@ fn a_removed_exit_that_was_cut_off_learns_of_its_removal_and_its_user_can_do_not
     let is_gone = || !fleet.store.etcdctl_ok(&["user", "list"]).contains("warren-fleet-b");
     wait_for("its user is removed", Duration::from_secs(40), || is_gone().then_some(()));
     assert!(!fleet_ok(&a, &["status"]).contains("was removed"));
+    let refused = "the store refuses this exit's user; if this exit was removed from the fleet, run `warren fleet leave`";
+    wait_for("its log says so", Duration::from_secs(10), || exit.log().contains(refused).then_some(()));
 }
 
 /// A small file system of its own, which the test can fill.
