@@ -16,6 +16,9 @@ pub struct CutOff {
     /// Whether this exit is out of its fleet, so that the other exits never hear of the removal from it.
     #[serde(default)]
     pub is_out: bool,
+    /// Whether the exit cannot write the removal to its disk, so that a restart could make it forget the removal.
+    #[serde(default)]
+    pub is_unsaved: bool,
 }
 
 impl CutOff {
@@ -26,7 +29,16 @@ impl CutOff {
 
     /// Formats this as a line for an operator.
     pub fn line(&self) -> String {
-        let Self { heard, exits, waiting, away, is_out } = self;
+        let mut line = self.reach();
+        if self.is_unsaved {
+            line += " It is not on this host's disk, which cannot be written: make room on the disk.";
+        }
+        line
+    }
+
+    /// Says which exits have applied the removal.
+    fn reach(&self) -> String {
+        let Self { heard, exits, waiting, away, is_out, .. } = self;
         if *is_out {
             return "Cut off here only. This exit is out of its fleet, so make the change at another exit."
                 .to_owned();
@@ -56,7 +68,7 @@ mod tests {
             exits: 3,
             waiting: waiting.iter().map(|name| (*name).to_owned()).collect(),
             away: away.map(str::to_owned),
-            is_out: false,
+            ..CutOff::default()
         };
         assert_eq!(cut_off(&[], None).line(), "Cut off at 3 of 3 exits.");
         assert_eq!(
@@ -68,6 +80,8 @@ mod tests {
         let away = cut_off(&["ams2", "ams3"], Some("no route"));
         assert!(away.line().starts_with("Cut off here. The fleet's store cannot be used (no route);"));
         let out = CutOff { is_out: true, ..away.clone() }.line();
+        let unsaved = CutOff { is_unsaved: true, ..cut_off(&[], None) }.line();
+        assert!(unsaved.starts_with("Cut off at 3 of 3 exits. It is not on this host's disk"), "{unsaved}");
         assert!(out.contains("at another exit") && !out.contains("the other exits get"), "{out}");
         let answer = serde_json::json!({ "cut_off": away });
         assert_eq!(CutOff::of(&answer), Some(away));

@@ -592,6 +592,7 @@ impl Fleet {
         });
         match written {
             Ok(()) => {
+                self.file.has_saved_all();
                 if std::mem::take(&mut self.is_failing) {
                     tracing::info!("clients are saved again");
                 }
@@ -601,6 +602,9 @@ impl Fleet {
                 }
             }
             Err(error) => {
+                if rows.iter().any(shuts_out) {
+                    self.file.set_aside();
+                }
                 sessions.copy_again(&rows);
                 self.copy_due = Some(Instant::now() + Duration::from_secs(5));
                 if !std::mem::replace(&mut self.is_failing, true) {
@@ -674,6 +678,15 @@ fn check_names(certificates: &[StoreCertificate]) -> Result<(), String> {
     match certificates.iter().find(|certificate| !is_good(&certificate.name)) {
         Some(certificate) => Err(format!("a certificate has the name {:?}", certificate.name)),
         None => Ok(()),
+    }
+}
+
+/// Whether a row says that a client is removed or disabled.
+fn shuts_out(row: &RowChange) -> bool {
+    match row {
+        RowChange::Client { client, .. } => client.as_ref().is_none_or(|client| client.disabled),
+        RowChange::Removed { removed, .. } => removed.is_some(),
+        RowChange::Invitation { .. } => false,
     }
 }
 

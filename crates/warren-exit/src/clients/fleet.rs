@@ -212,6 +212,7 @@ impl Clients {
         if awaited.stored.is_none() && !self.sessions.owes() {
             awaited.stored = Some((Instant::now(), fleet.revision()));
         }
+        let is_unsaved = fleet.is_disk_failing();
         let Some((at, revision)) = awaited.stored else {
             let id = awaited.proposed.id;
             let is_refused = id.is_some_and(|id| {
@@ -223,7 +224,7 @@ impl Clients {
             let exits = fleet.heard(i64::MAX);
             let waiting = [exits.waiting, exits.dead].concat();
             let (away, is_out) = (Some(fleet.why_away()), fleet.is_removed());
-            return Some(CutOff { heard: 1, exits: 1 + waiting.len(), waiting, away, is_out });
+            return Some(CutOff { heard: 1, exits: 1 + waiting.len(), waiting, away, is_out, is_unsaved });
         };
         let heard = fleet.heard(revision);
         let is_late = at.elapsed() >= EXITS_PATIENCE || waited >= PATIENCE;
@@ -232,7 +233,7 @@ impl Clients {
         }
         let waiting = [heard.waiting, heard.dead].concat();
         let exits = heard.heard + waiting.len();
-        Some(CutOff { heard: heard.heard, exits, waiting, ..CutOff::default() })
+        Some(CutOff { heard: heard.heard, exits, waiting, is_unsaved, ..CutOff::default() })
     }
 }
 

@@ -628,6 +628,64 @@ fn an_exit_that_has_joined_serves_nobody_before_it_has_read_the_store() {
     assert!(!exit.has(ALICE) && state(&mut exit) == ExitState::Serving);
 }
 
+/// Makes the clients' store one that cannot be written, or puts it back.
+fn break_disk(exit: &Member, is_broken: bool) {
+    let file = |name: &str| exit.directory.path().join(name);
+    if is_broken {
+        std::fs::rename(file("clients.store"), file("away")).unwrap();
+        std::fs::create_dir(file("clients.store")).unwrap();
+    } else {
+        std::fs::remove_dir(file("clients.store")).unwrap();
+        std::fs::rename(file("away"), file("clients.store")).unwrap();
+    }
+}
+
+#[test]
+fn an_exit_whose_disk_lacks_a_removal_serves_nobody_after_a_restart_before_it_has_read_the_store() {
+    let save = |exit: &mut Member| (0..2).for_each(|_| exit.fleet.copy(&mut exit.store, &mut exit.sessions));
+    let state = |exit: &mut Member| {
+        exit.fleet.serve(Instant::now(), &mut exit.sessions);
+        exit.fleet.serving.state()
+    };
+    let removal = vec![RowChange::Client { key: ALICE, client: None }];
+    let carol = vec![client("carol", PublicKey([3; 32])).into()];
+    for (change, expected) in [(removal.clone(), ExitState::Draining), (carol, ExitState::Serving)] {
+        let mut exit = Member::start_in(tempfile::tempdir().unwrap(), None);
+        exit.link(rows());
+        save(&mut exit);
+        break_disk(&exit, true);
+        exit.hear(FleetMessage::Changes { revision: 5, rows: change }).unwrap();
+        save(&mut exit);
+        assert!(exit.fleet.is_disk_failing() && state(&mut exit) == ExitState::Serving);
+        break_disk(&exit, false);
+
+        let mut exit = exit.restart();
+
+        assert!(exit.has(ALICE), "the removal is not on the disk");
+        assert_eq!(state(&mut exit), expected);
+        // Another restart changes nothing.
+        save(&mut exit);
+        let mut exit = exit.restart();
+        assert_eq!(state(&mut exit), expected);
+        exit.link(vec![client("bob", BOB).into()]);
+        assert_eq!(state(&mut exit), ExitState::Serving);
+        save(&mut exit);
+        let mut exit = exit.restart();
+        assert!(!exit.has(ALICE) && state(&mut exit) == ExitState::Serving);
+    }
+    // If the disk works again before the exit restarts, the disk has the removal.
+    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), None);
+    exit.link(rows());
+    save(&mut exit);
+    break_disk(&exit, true);
+    exit.hear(FleetMessage::Changes { revision: 5, rows: removal }).unwrap();
+    save(&mut exit);
+    std::fs::remove_dir(exit.directory.path().join("clients.store")).unwrap();
+    save(&mut exit);
+    let mut exit = exit.restart();
+    assert!(!exit.has(ALICE) && exit.has(BOB) && state(&mut exit) == ExitState::Serving);
+}
+
 #[test]
 fn an_operator_hears_why_a_change_is_refused_at_a_removed_exit_and_with_a_wrong_store() {
     let mut exit = Member::start();

@@ -92,6 +92,11 @@ fn exits_file(directories: &Directories<'_>) -> anyhow::Result<PathBuf> {
     Ok(clients.with_file_name("fleet.json"))
 }
 
+/// The other name of `fleet.json`, while the disk lacks a change that shuts a client out.
+fn aside(path: &Path) -> PathBuf {
+    path.with_extension("json.unsaved")
+}
+
 /// How many changes of clients this host's exit has not sent to its fleet yet.
 ///
 /// # Errors
@@ -108,7 +113,8 @@ pub(crate) fn owed_changes(directories: &Directories<'_>) -> anyhow::Result<usiz
         #[serde(default)]
         is_date: bool,
     }
-    let text = std::fs::read(exits_file(directories)?).unwrap_or_default();
+    let path = exits_file(directories)?;
+    let text = std::fs::read(&path).or_else(|_| std::fs::read(aside(&path))).unwrap_or_default();
     Ok(serde_json::from_slice::<Kept>(&text)
         .map_or(0, |kept| kept.unsent.iter().filter(|row| !row.is_date).count()))
 }
@@ -125,7 +131,8 @@ pub(crate) fn begin_exits_file(directories: &Directories<'_>) -> anyhow::Result<
         return Ok(());
     }
     let content = br#"{"answered":null,"revision":0,"unsent":[],"must_hear":true}"#;
-    write_atomic(&path, content, 0o600).with_context(|| format!("{} cannot be written", path.display()))
+    write_atomic(&path, content, 0o600).with_context(|| format!("{} cannot be written", path.display()))?;
+    remove(&aside(&path)).with_context(|| format!("{} cannot be removed", aside(&path).display()))
 }
 
 /// Removes the exit's `fleet.json`. In another fleet, the exit would send the changes that were meant for the old fleet.
@@ -134,7 +141,10 @@ pub(crate) fn begin_exits_file(directories: &Directories<'_>) -> anyhow::Result<
 /// If it cannot be removed.
 pub(crate) fn forget_exits_file(directories: &Directories<'_>) -> anyhow::Result<()> {
     let path = exits_file(directories)?;
-    remove(&path).with_context(|| format!("{} cannot be removed", path.display()))
+    for path in [&aside(&path), &path] {
+        remove(path).with_context(|| format!("{} cannot be removed", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Removes the file of an earlier `join`, because this host begins a fleet of its own. The file names another membership.
@@ -218,7 +228,11 @@ mod tests {
         forget_exits_file(&directories).unwrap();
         assert_eq!(owed_changes(&directories).unwrap(), 0);
         assert!(!file("other").exists() && file("exit").exists(), "the place is as exit.toml says");
+        // The disk lacked a removal.
+        std::fs::write(file("other").with_extension("json.unsaved"), r#"{"unsent": [{"row": 1}]}"#).unwrap();
+        assert_eq!(owed_changes(&directories).unwrap(), 1);
         begin_exits_file(&directories).unwrap();
+        assert!(!file("other").with_extension("json.unsaved").exists());
         assert!(std::fs::read_to_string(file("other")).unwrap().contains(r#""must_hear":true"#));
         assert_eq!(owed_changes(&directories).unwrap(), 0);
         // A host that has no exit any more.
