@@ -83,20 +83,25 @@ impl FleetFile {
     /// Makes a restarted exit read the store before it serves anybody, because a change that shuts a client out could not be written. Unlike
     /// writing, renaming needs no room on the disk.
     pub(super) fn set_aside(&mut self) {
+        if self.is_aside {
+            return;
+        }
         let aside = aside(&self.path);
         let renamed = match std::fs::rename(&self.path, &aside) {
             // An empty file needs little room.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !self.is_aside => {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 std::fs::File::create(&aside).map(drop)
             }
             renamed => renamed,
         };
-        self.is_aside |= renamed.is_ok();
+        self.is_aside = renamed.is_ok();
     }
 
     /// Records that the disk has everything.
     pub(super) fn has_saved_all(&mut self) {
-        self.is_aside &= remove(&aside(&self.path)).is_err();
+        if self.is_aside {
+            self.is_aside = remove(&aside(&self.path)).is_err();
+        }
     }
 
     /// Prevents lower revisions from being written from now on.
