@@ -20,8 +20,8 @@ const ROUNDS: usize = 5;
 /// warren-exit/src/fleet/serving.rs).
 const SHORTEST_SERVING: i64 = 3;
 
-/// How many seconds longer its clients may be served: they have two seconds to leave (`LEAVING` there). The rest is for clocks that differ a
-/// little.
+/// How many seconds longer its clients may be served: they have two seconds to leave (`LEAVING` there). The rest is for clocks that differ
+/// a little.
 const LEAVING: i64 = 5;
 
 /// Makes an exit a member of its fleet again, after a recovery from a backup that is older than its membership. If the backup has an
@@ -124,8 +124,8 @@ pub(crate) async fn take_out(
     }
 }
 
-/// The end of a membership by an operator. An exit that does not hear of it may serve until its `max_staleness`, counted from now, is over and
-/// its clients have left. If the exit's value in the store cannot be read, the exit may serve for good.
+/// The end of a membership by an operator. An exit that does not hear of it may serve until its `max_staleness`, counted from now, is over
+/// and its clients have left. If the exit's value in the store cannot be read, the exit may serve for good.
 fn end_of(member: Option<Member>) -> Removed {
     let Some(member) = member else {
         return Removed { removal: Some(Removal { until: None, has_stopped: false }), ..Removed::default() };

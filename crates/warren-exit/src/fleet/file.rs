@@ -1,8 +1,8 @@
-//! The state that an exit of a fleet keeps across a restart besides its clients: when the store answered last, the revision of its
-//! copy, its changes that the store may lack, and the addresses of the store.
+//! The state that an exit of a fleet keeps across a restart besides its clients: when the store answered last, the revision of its copy,
+//! its changes that the store may lack, and the addresses of the store.
 //!
-//! If the disk lacks a change that shuts a client out, the file has another name (`fleet.json.unsaved`). An exit that finds this name at its
-//! start serves nobody until it has read the store.
+//! If the disk lacks a change that shuts a client out, the file has another name (`fleet.json.unsaved`). An exit that finds this name at
+//! its start serves nobody until it has read the store.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -80,8 +80,8 @@ impl FleetFile {
         Ok((Self { path, written: kept.clone(), is_aside, floor: 0, lag }, kept))
     }
 
-    /// Makes a restarted exit read the store before it serves anybody, because a change that shuts a client out could not be written. Unlike
-    /// writing, renaming needs no room on the disk.
+    /// Makes a restarted exit read the store before it serves anybody, because a change that shuts a client out could not be written.
+    /// Unlike writing, renaming needs no room on the disk.
     pub(super) fn set_aside(&mut self) {
         if self.is_aside {
             return;

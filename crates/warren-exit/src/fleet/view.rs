@@ -75,7 +75,8 @@ impl Fleet {
     /// The answer to an operator whose change does not reach the store.
     pub(crate) fn refusal(&self) -> String {
         if self.is_removed() {
-            return "this exit was removed from its fleet; nothing was changed; run `warren fleet leave` here, and make the change at another exit"
+            return "this exit was removed from its fleet; nothing was changed; run `warren fleet leave` here, and make the change at another \
+                    exit"
                 .to_owned();
         }
         let (what, until) = match &self.store {

@@ -119,8 +119,8 @@ pub(crate) fn owed_changes(directories: &Directories<'_>) -> anyhow::Result<usiz
         .map_or(0, |kept| kept.unsent.iter().filter(|row| !row.is_date).count()))
 }
 
-/// Replaces the `fleet.json` of an exit that joins a fleet. The exit serves nobody before it has read the fleet's clients, because its own copy
-/// may have clients that were removed elsewhere.
+/// Replaces the `fleet.json` of an exit that joins a fleet. The exit serves nobody before it has read the fleet's clients, because its own
+/// copy may have clients that were removed elsewhere.
 ///
 /// # Errors
 /// If it cannot be written.
