@@ -584,6 +584,9 @@ impl Fleet {
     /// Saves everything that has changed since the last time: first the list of rows that the store may lack, then the rows.
     pub(crate) fn copy(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
         self.copy_due = None;
+        if self.file.was_replaced() {
+            self.serving.read_first();
+        }
         let rows = sessions.take_uncopied();
         let written = self.file.keep(self.kept(sessions, !rows.is_empty()));
         let written = written.and_then(|()| match rows.is_empty() {

@@ -129,6 +129,15 @@ impl FleetFile {
         self.written.must_hear
     }
 
+    /// Whether `warren fleet join` has replaced the file while the exit runs.
+    pub(super) fn was_replaced(&self) -> bool {
+        /// The command's file is shorter, and only a short file is worth reading each time.
+        const LONGEST: u64 = 200;
+        let is_short = self.path.metadata().is_ok_and(|metadata| metadata.len() < LONGEST);
+        let has_order = || load(&self.path).is_ok_and(|kept| kept.is_some_and(|kept| kept.must_hear));
+        is_short && !self.written.must_hear && has_order()
+    }
+
     /// Writes the changes. If only the time of the store's last answer has changed, writes it only now and then.
     ///
     /// # Errors

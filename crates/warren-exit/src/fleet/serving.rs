@@ -107,6 +107,11 @@ impl Serving {
         self.is_removed
     }
 
+    /// Makes the exit serve nobody until it has read the store.
+    pub(super) fn read_first(&mut self) {
+        self.must_hear = true;
+    }
+
     pub(super) fn must_hear(&self) -> bool {
         self.must_hear
     }

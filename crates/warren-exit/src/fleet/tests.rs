@@ -597,8 +597,10 @@ fn an_exit_that_has_joined_serves_nobody_before_it_has_read_the_store() {
         exit.fleet.serve(Instant::now(), &mut exit.sessions);
         exit.fleet.serving.state()
     };
-    // What `warren fleet join` writes.
+    // What `warren fleet join` writes. The exit still runs, and writes the file again when it ends.
     std::fs::write(&path, r#"{"answered":null,"revision":0,"unsent":[],"must_hear":true}"#).unwrap();
+    exit.fleet.end(&mut exit.store, &mut exit.sessions);
+    assert!(std::fs::read_to_string(&path).unwrap().contains(r#""revision":1"#), "the control");
 
     let mut exit = exit.restart();
 
