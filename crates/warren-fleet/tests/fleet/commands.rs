@@ -569,8 +569,10 @@ fn a_removal_is_confirmed_once_the_disk_has_it_and_the_exit_hears_of_it_again_wi
     // The command has waited for eight seconds.
     assert!(said.contains("has not confirmed that it stops serving"), "{said}");
     assert!(exit.log().contains("make room on the disk"), "the control: {}", exit.log());
-    disk.empty();
+    std::thread::sleep(Duration::from_secs(5));
     let is_known = || fleet.exits[0].seen(|seen| seen.removed.is_empty());
+    assert!(!is_known(), "it has confirmed, and the disk does not have it");
+    disk.empty();
     wait_for("it has confirmed", Duration::from_secs(20), || is_known().then_some(()));
 
     exit.stop_link("KILL");
