@@ -427,8 +427,8 @@ mod tests {
     #[test]
     fn a_host_that_has_never_read_the_store_knows_its_membership_from_its_ticket() {
         let check = |joined_as: Option<u64>, stored: Option<u64>, removed: Option<u64>, is_member: bool| {
-            let removed = removed
-                .map(|membership| Removed { membership: Some(membership), ..self::removed(60, true) });
+            let removed =
+                removed.map(|membership| Removed { membership: Some(membership), ..self::removed(60, true) });
             check_as_joined("home", joined_as, &Found { membership: stored, removed, is_member, ..found() })
                 .map(|_| ())
         };

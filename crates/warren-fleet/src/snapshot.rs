@@ -221,9 +221,9 @@ impl StateDirectory {
                 owner.fleet
             );
         }
-        let newer = self.load_position()?.filter(|it| {
-            it.fleet == snapshot.position.fleet && order(it) > order(&snapshot.position)
-        });
+        let newer = self
+            .load_position()?
+            .filter(|it| it.fleet == snapshot.position.fleet && order(it) > order(&snapshot.position));
         // Only the position is replaced. The rows of the copy stay as they were saved.
         snapshot.position = newer.unwrap_or(snapshot.position);
         Ok(Some(snapshot))

@@ -696,16 +696,27 @@ fn an_operator_hears_why_a_change_is_refused_at_a_removed_exit_and_with_a_wrong_
         |is_removed| FleetMessage::Store(StoreLink::Refused { reason: "it is old".to_owned(), is_removed });
     let away = StoreLink::Away { silent: Duration::ZERO, reason: "permission denied".to_owned() };
     for (message, part, is_removed) in [
-        (FleetMessage::Store(away.clone()), "does not answer (permission denied); nothing was changed", false),
+        (
+            FleetMessage::Store(away.clone()),
+            "does not answer (permission denied); nothing was changed",
+            false,
+        ),
         (refused(false), "must not be used (it is old); nothing was changed", false),
         (refused(true), "removed from its fleet; nothing was changed; run `warren fleet leave`", true),
         // After a restart of the link, the store refuses the exit's user.
-        (FleetMessage::Store(away), "removed from its fleet; nothing was changed; run `warren fleet leave`", true),
+        (
+            FleetMessage::Store(away),
+            "removed from its fleet; nothing was changed; run `warren fleet leave`",
+            true,
+        ),
     ] {
         exit.hear(message).unwrap();
         let said = exit.fleet.refusal();
         assert!(said.contains(part), "{said}");
-        assert_eq!((exit.fleet.is_removed(), said.contains("the other exits when")), (is_removed, !is_removed));
+        assert_eq!(
+            (exit.fleet.is_removed(), said.contains("the other exits when")),
+            (is_removed, !is_removed)
+        );
         assert_eq!(exit.fleet.why_away().contains("was removed"), is_removed);
     }
 }
