@@ -149,7 +149,7 @@ impl Fleet {
                 settings.max_staleness,
                 Instant::now(),
                 (age, kept.answered),
-                kept.is_removed,
+                (kept.is_removed, kept.must_hear),
             ),
             settings,
             link: None,
@@ -253,9 +253,15 @@ impl Fleet {
         self.follows && self.store == StoreLink::Reachable
     }
 
+    /// Whether the store has said that this exit was removed from the fleet.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.serving.is_removed()
+    }
+
     /// Why requests do not reach the store, as part of a sentence.
     pub(crate) fn why_away(&self) -> String {
         match &self.store {
+            _ if self.is_removed() => "this exit was removed from its fleet".to_owned(),
             StoreLink::Reachable if self.follows => "its answers take too long".to_owned(),
             StoreLink::Reachable => "this exit has not read its clients yet".to_owned(),
             StoreLink::Away { reason, .. } | StoreLink::Refused { reason, .. } => reason.clone(),
@@ -567,31 +573,41 @@ impl Fleet {
     /// Serves the exit's clients, or sends them to other exits. This depends on how long the store has been silent and on the
     /// operators' wishes.
     pub(crate) fn serve(&mut self, now: Instant, sessions: &mut ExitSessions) -> bool {
-        let is_back = self.is_reachable();
-        self.serving.follow(now, is_back, sessions)
+        let (is_back, had_to_hear) = (self.is_reachable(), self.serving.must_hear());
+        let has_changed = self.serving.follow(now, is_back, sessions);
+        if had_to_hear && !self.serving.must_hear() {
+            self.copy_due.get_or_insert(now + COPY_WITHIN);
+        }
+        has_changed
     }
 
     /// Saves everything that has changed since the last time: first the list of rows that the store may lack, then the rows.
     pub(crate) fn copy(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
         self.copy_due = None;
-        let kept = self.kept(sessions);
+        if self.file.was_replaced() {
+            self.serving.read_first();
+        }
         let rows = sessions.take_uncopied();
-        let written = self.file.keep(Kept { revision: kept.revision.min(self.file_revision(&rows)), ..kept });
+        let written = self.file.keep(self.kept(sessions, !rows.is_empty()));
         let written = written.and_then(|()| match rows.is_empty() {
             true => Ok(()),
             false => store.save(&rows, || sessions.registry().rows()),
         });
         match written {
             Ok(()) => {
+                self.file.has_saved_all();
                 if std::mem::take(&mut self.is_failing) {
                     tracing::info!("clients are saved again");
                 }
-                if self.file.revision() < self.revision {
-                    // The rows are on disk now, so the copy's revision may follow them.
+                if self.file.revision() < self.revision || self.file.must_hear() != self.serving.must_hear() {
+                    // The rows are on disk now, so the file may follow them.
                     self.copy_due = Some(Instant::now() + COPY_WITHIN);
                 }
             }
             Err(error) => {
+                if rows.iter().any(shuts_out) {
+                    self.file.set_aside();
+                }
                 sessions.copy_again(&rows);
                 self.copy_due = Some(Instant::now() + Duration::from_secs(5));
                 if !std::mem::replace(&mut self.is_failing, true) {
@@ -604,24 +620,23 @@ impl Fleet {
     /// Saves everything, because the exit ends.
     pub(crate) fn end(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
         self.copy(store, sessions);
-        if let Err(error) = self.file.write(self.kept(sessions)) {
+        if let Err(error) = self.file.write(self.kept(sessions, self.is_failing)) {
             tracing::error!("{error}");
         }
     }
 
-    fn kept(&self, sessions: &ExitSessions) -> Kept {
+    /// What the file must contain. `is_ahead`: the registry has rows that are not on the disk yet. Until they are, the file says what is
+    /// true of the rows on the disk.
+    fn kept(&self, sessions: &ExitSessions, is_ahead: bool) -> Kept {
+        let (revision, must_hear) = (self.revision, self.serving.must_hear());
         Kept {
             answered: self.serving.answered(),
             is_removed: self.serving.is_removed(),
-            revision: self.revision,
+            revision: if is_ahead { revision.min(self.file.revision()) } else { revision },
+            must_hear: must_hear || (is_ahead && self.file.must_hear()),
             unsent: sessions.unsent(),
             members: self.around.addresses.0.clone(),
         }
-    }
-
-    /// The revision that may be written to the file before these rows are stored.
-    fn file_revision(&self, rows: &[RowChange]) -> i64 {
-        if rows.is_empty() { self.revision } else { self.file.revision() }
     }
 }
 
@@ -666,6 +681,15 @@ fn check_names(certificates: &[StoreCertificate]) -> Result<(), String> {
     match certificates.iter().find(|certificate| !is_good(&certificate.name)) {
         Some(certificate) => Err(format!("a certificate has the name {:?}", certificate.name)),
         None => Ok(()),
+    }
+}
+
+/// Whether a row says that a client is removed or disabled.
+fn shuts_out(row: &RowChange) -> bool {
+    match row {
+        RowChange::Client { client, .. } => client.as_ref().is_none_or(|client| client.disabled),
+        RowChange::Removed { removed, .. } => removed.is_some(),
+        RowChange::Invitation { .. } => false,
     }
 }
 

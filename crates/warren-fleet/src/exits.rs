@@ -35,8 +35,12 @@ impl Member {
     /// # Errors
     /// If the operating system gives no random bytes.
     pub(crate) fn joining() -> anyhow::Result<Self> {
-        let number = getrandom::u64().context("the operating system gave no random bytes")?;
-        Ok(Self { membership: Some(number), ..Self::default() })
+        Ok(Self::joining_as(new_number()?))
+    }
+
+    /// As [`Self::joining`], with a number that was drawn before.
+    pub(crate) fn joining_as(number: u64) -> Self {
+        Self { membership: Some(number), ..Self::default() }
     }
 
     /// Returns the member without the endpoints that exceed these limits. Otherwise one exit could write more endpoints than
@@ -46,6 +50,14 @@ impl Member {
         self.endpoints.truncate(MOST_ENDPOINTS);
         self
     }
+}
+
+/// Draws the number of a membership.
+///
+/// # Errors
+/// If the operating system gives no random bytes.
+pub(crate) fn new_number() -> anyhow::Result<u64> {
+    getrandom::u64().context("the operating system gave no random bytes")
 }
 
 /// An exit's heartbeat, `ex/ID`.
@@ -79,7 +91,7 @@ pub(crate) struct Exits {
     changes: u64,
     /// The link's own exit.
     me: Option<ExitId>,
-    /// The number of the own exit's latest membership that was in the store.
+    /// The number of the own exit's latest membership that was in the store, or with which the exit has joined.
     own: Option<u64>,
 }
 
@@ -94,6 +106,11 @@ impl Exits {
     /// The exits as the link of one of them knows them.
     pub(crate) fn of(me: ExitId) -> Self {
         Self { me: Some(me), ..Self::default() }
+    }
+
+    /// Sets the number with which the own exit has joined, until the store is read.
+    pub(crate) fn joined_as(&mut self, number: Option<u64>) {
+        self.own = self.own.or(number);
     }
 
     /// Sets the exits. A member is `None` if its value cannot be read.

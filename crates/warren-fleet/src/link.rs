@@ -18,7 +18,7 @@ use self::copy::Copy;
 pub(crate) use self::copy::{Contents, Pair, read};
 use crate::exits::{Exits, Heartbeat, Member, Removed, milliseconds};
 use crate::keys::{Key, Keys};
-use crate::meta::Meta;
+use crate::meta::{Meta, Mismatch, Position};
 use crate::planted::{Bug, is_planted};
 use crate::recovery::BesideRows;
 use crate::requests::{Requests, Written};
@@ -28,6 +28,9 @@ use crate::transaction::{Expected, Known};
 
 /// How long the store may be silent before the exit is told. As a rule, another member of the store answers sooner.
 const SILENCE: Duration = Duration::from_millis(2000);
+
+/// Above this difference in milliseconds, this host's clock counts as wrong, as at the exit (`is_wrong` in warren-exit/src/fleet.rs).
+const MOST_CLOCK_OFFSET: u64 = 60_000;
 
 /// One exit's link.
 #[derive(Debug)]
@@ -346,7 +349,12 @@ impl Link {
     /// Whether the exit was removed, and stops serving because it was told so.
     pub(crate) fn has_stopped(&self) -> bool {
         let is_draining = self.exit.as_ref().is_some_and(|exit| exit.state == ExitState::Draining);
-        is_draining && matches!(self.store, Store::Refused { is_removed: true, .. })
+        is_draining && self.is_removed()
+    }
+
+    /// Whether the store says that the exit was removed and must stop serving.
+    pub(crate) fn is_removed(&self) -> bool {
+        matches!(self.store, Store::Refused { is_removed: true, .. })
     }
 
     /// Tells the exit whether the store answers, and sends it the copy that it has missed. Call this every second.
@@ -367,7 +375,8 @@ impl Link {
     }
 
     pub(crate) fn store_link(&self, now: Instant) -> StoreLink {
-        if let Some(reason) = self.refusal() {
+        // An exit that was removed must stop, no matter which pools it has.
+        if let Some(reason) = self.refusal().filter(|_| !self.is_removed()) {
             return StoreLink::Refused { reason, is_removed: false };
         }
         match &self.store {
@@ -393,7 +402,7 @@ impl Link {
             return None;
         }
         let [own, fleet] = [&exit.pools, &meta.pools].map(pools_text);
-        Some(crate::meta::Mismatch::Pools { own, fleet }.to_string())
+        Some(Mismatch::Pools { own, fleet }.to_string())
     }
 
     /// Answers requests that have waited too long.
@@ -405,10 +414,25 @@ impl Link {
         self.out.extend(answers);
     }
 
+    /// Sets the number of the membership with which this host has joined, for a link that has never read the store.
+    pub(crate) fn joined_as(&mut self, number: Option<u64>) {
+        self.exits.joined_as(number);
+    }
+
     /// Applies the copy that an earlier process has left on the disk.
     pub(crate) fn resume(&mut self, revision: i64, pairs: &[Pair]) {
         self.whole(revision, pairs);
         self.copy.note_from_disk();
+    }
+
+    /// Continues as the link of a removed exit, if the disk says that the store has said so. The exit is told again, because it may have
+    /// restarted as well, and its own disk may not say so. `position`: the position that the earlier process has left.
+    pub(crate) fn stay_removed(&mut self, position: &Position) {
+        let is_own = |removed: &Removed| removed.must_stop() && !removed.is_of_another(position.membership);
+        if position.is_removed || self.exits.removed().get(&self.me).is_some_and(is_own) {
+            let reason = Mismatch::Removed { must_stop: true }.to_string();
+            self.store = Store::Refused { reason, is_removed: true };
+        }
     }
 
     /// Applies everything that the store contains, read at one revision.
@@ -614,6 +638,11 @@ impl Link {
     /// The store's epoch, as the link last read it.
     pub(crate) fn epoch(&self) -> Option<u64> {
         self.meta.as_ref().map(|meta| meta.epoch)
+    }
+
+    /// Whether this host's clock is about the same as those of the other exits.
+    pub(crate) fn is_clock_right(&self) -> bool {
+        self.exits.own_clock_offset(&self.me).unsigned_abs() <= MOST_CLOCK_OFFSET
     }
 
     pub(crate) fn is_up(&self) -> bool {

@@ -12,6 +12,7 @@ mod commands;
 mod config;
 mod exit_socket;
 mod exits;
+mod joined;
 mod keys;
 mod link;
 mod logging;

@@ -16,6 +16,14 @@ use crate::users::Grant;
 /// How often a forced removal is tried if the exit's link keeps writing the exit's value. A link writes the value only when it changes.
 const ROUNDS: usize = 5;
 
+/// The shortest time in seconds that an exit serves without the store, whatever its `max_staleness` (`SHORTEST` in
+/// warren-exit/src/fleet/serving.rs).
+const SHORTEST_SERVING: i64 = 3;
+
+/// How many seconds longer its clients may be served: they have two seconds to leave (`LEAVING` there). The rest is for clocks that differ
+/// a little.
+const LEAVING: i64 = 5;
+
 /// Makes an exit a member of its fleet again, after a recovery from a backup that is older than its membership. If the backup has an
 /// earlier membership of the exit, the present one replaces it. Does nothing if the present membership was ended.
 ///
@@ -116,14 +124,17 @@ pub(crate) async fn take_out(
     }
 }
 
-/// The end of a membership by an operator. An exit that does not hear of it may serve until its `max_staleness`, counted from now, is over.
-/// If the exit's value in the store cannot be read, the exit may serve for good.
+/// The end of a membership by an operator. An exit that does not hear of it may serve until its `max_staleness`, counted from now, is over
+/// and its clients have left. If the exit's value in the store cannot be read, the exit may serve for good.
 fn end_of(member: Option<Member>) -> Removed {
     let Some(member) = member else {
         return Removed { removal: Some(Removal { until: None, has_stopped: false }), ..Removed::default() };
     };
     let seconds = member.max_staleness.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
-    let until = seconds.map(|seconds| (milliseconds(SystemTime::now()) / 1_000).saturating_add(seconds));
+    let until = seconds.map(|seconds| {
+        let serving = seconds.max(SHORTEST_SERVING).saturating_add(LEAVING);
+        (milliseconds(SystemTime::now()) / 1_000).saturating_add(serving)
+    });
     // An exit without a key was never linked, so it serves nobody.
     let removal = Removal { until, has_stopped: member.key.is_none() };
     Removed { at: 0, removal: Some(removal), membership: member.membership }
@@ -143,6 +154,8 @@ pub(crate) fn leaving(keys: &Keys, exit: &ExitId, removed: Removed) -> anyhow::R
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use warren_session::PublicKey;
 
     use super::*;
@@ -155,7 +168,11 @@ mod tests {
         let now = milliseconds(SystemTime::now()) / 1_000;
         let of = |member| end_of(member).removal.unwrap();
         let removal = of(Some(linked.clone()));
-        assert!(!removal.has_stopped && (now + 60..now + 65).contains(&removal.until.unwrap()));
+        assert!(!removal.has_stopped && (now + 65..now + 70).contains(&removal.until.unwrap()));
+        // An exit serves for three seconds even with "0", and its clients have two more to leave.
+        let shortest = of(Some(Member { max_staleness: Some(0), ..linked.clone() }));
+        assert!(shortest.may_serve(SystemTime::now() + Duration::from_secs(5)));
+        assert!(!shortest.may_serve(SystemTime::now() + Duration::from_secs(15)), "the control");
         let never = Member { max_staleness: None, ..linked };
         assert_eq!(of(Some(never)), Removal { until: None, has_stopped: false });
         assert_eq!(of(None), Removal { until: None, has_stopped: false }, "its value cannot be read");

@@ -61,6 +61,9 @@ pub(crate) struct Position {
     /// The number of this exit's membership.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) membership: Option<u64>,
+    /// Whether the store has said that this exit was removed and must stop.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_removed: bool,
 }
 
 /// Why the store must not be used.
@@ -141,13 +144,8 @@ pub(crate) struct Found {
 /// # Errors
 /// If the store must not be used.
 pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Result<(Meta, bool), Mismatch> {
-    let meta = found.meta.clone().ok_or_else(|| Mismatch::NoFleet { name: name.to_owned() })?;
-    if meta.format != FORMAT {
-        return Err(Mismatch::Format { format: meta.format });
-    }
-    let Some(known) = known else {
-        return found.may_use(None).map(|()| (meta, false));
-    };
+    let Some(known) = known else { return check_as_joined(name, None, found) };
+    let meta = found.agreement(name)?;
     if meta.id != known.fleet {
         return Err(Mismatch::OtherFleet);
     }
@@ -188,6 +186,23 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     found.may_use(known.membership).map(|()| (meta, false))
 }
 
+/// As [`check`], for a link that has never read the store. `joined_as`: the number of the membership with which this host has joined, if
+/// that is known.
+///
+/// # Errors
+/// If the store must not be used.
+pub(crate) fn check_as_joined(
+    name: &str,
+    joined_as: Option<u64>,
+    found: &Found,
+) -> Result<(Meta, bool), Mismatch> {
+    let meta = found.agreement(name)?;
+    if found.is_member && found.membership.zip(joined_as).is_some_and(|(other, own)| other != own) {
+        return Err(Mismatch::Replaced { must_stop: true });
+    }
+    found.may_use(joined_as).map(|()| (meta, false))
+}
+
 impl Mismatch {
     /// Whether the store was restored from an old backup, or replaced.
     pub(crate) fn is_old_store(&self) -> bool {
@@ -207,6 +222,15 @@ impl Mismatch {
 }
 
 impl Found {
+    /// The agreement of the fleet with this name.
+    fn agreement(&self, name: &str) -> Result<Meta, Mismatch> {
+        let meta = self.meta.clone().ok_or_else(|| Mismatch::NoFleet { name: name.to_owned() })?;
+        if meta.format != FORMAT {
+            return Err(Mismatch::Format { format: meta.format });
+        }
+        Ok(meta)
+    }
+
     /// Whether the exit belongs to the fleet and may use the store. `own`: the number of its membership.
     fn may_use(&self, own: Option<u64>) -> Result<(), Mismatch> {
         match self.removed {
@@ -263,7 +287,8 @@ mod tests {
     }
 
     fn known() -> Position {
-        Position { fleet: "f".to_owned(), epoch: 1, cluster: 7, revision: 100, own: 90, membership: None }
+        let fleet = "f".to_owned();
+        Position { fleet, epoch: 1, cluster: 7, revision: 100, own: 90, ..Position::default() }
     }
 
     fn removed(at: i64, must_stop: bool) -> Removed {
@@ -397,6 +422,26 @@ mod tests {
         let lost = check(Some(2), Some(1), |found| found.own = 40);
         assert_eq!(lost, Err(Mismatch::LostWrite { known: 90 }));
         assert_eq!(check(Some(2), Some(1), |found| found.meta = Some(Meta { epoch: 2, ..meta() })), Ok(()));
+    }
+
+    #[test]
+    fn a_host_that_has_never_read_the_store_knows_its_membership_from_its_ticket() {
+        let check = |joined_as: Option<u64>, stored: Option<u64>, removed: Option<u64>, is_member: bool| {
+            let removed =
+                removed.map(|membership| Removed { membership: Some(membership), ..self::removed(60, true) });
+            check_as_joined("home", joined_as, &Found { membership: stored, removed, is_member, ..found() })
+                .map(|_| ())
+        };
+        assert_eq!(check(Some(1), Some(2), None, true), Err(Mismatch::Replaced { must_stop: true }));
+        for (joined_as, stored) in [(Some(2), Some(2)), (None, Some(2)), (Some(2), None)] {
+            assert_eq!(check(joined_as, stored, None, true), Ok(()), "{joined_as:?} {stored:?}");
+        }
+        // A recovery has put the exit back, and the backup contains the end of an earlier membership.
+        assert_eq!(check(Some(2), Some(2), Some(1), true), Ok(()));
+        let refused = Err(Mismatch::Removed { must_stop: true });
+        assert_eq!(check(Some(2), Some(2), Some(2), true), refused);
+        assert_eq!(check(Some(1), None, Some(2), false), refused, "the other host was removed as well");
+        assert_eq!(check(None, Some(2), Some(1), true), refused, "unknown");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::clock;
 use crate::config::FleetConfig;
 use crate::exit_socket::{self, FromExit};
 use crate::exits::Removed;
+use crate::joined::joined_as;
 use crate::link::Link;
 use crate::meta::Position;
 use crate::once::Once;
@@ -73,7 +74,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     // `warren fleet leave` may have run in the meantime. So the configuration is read again while nobody clears the directory.
     let config = state.claim(&process, || FleetConfig::read(directories.config))?;
     let looked_at = config.store.clone();
-    let mut runner = Runner::new(config, process, state)?;
+    let mut runner = Runner::new(config, process, state, joined_as(directories.config))?;
     let socket = directories.runtime.join("fleet").join("fleet.sock");
     let (report, mut from_exit) = mpsc::channel(64);
     let connecting = tokio::spawn(exit_socket::run(socket, report));
@@ -81,7 +82,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     let looking = tokio::spawn(certificates::watch(looked_at, seen));
     let (found, mut addresses) = mpsc::channel(1);
     let looking_up = tokio::spawn(addresses::watch(runner.config.store.endpoints.clone(), found));
-    let sweeping = tokio::spawn(users::watch(runner.config.clone(), Arc::clone(&runner.is_used)));
+    let sweeping = tokio::spawn(users::watch(runner.config.clone(), Arc::clone(&runner.may_sweep)));
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be watched")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
     // The unit is ready before the store answers, because the exit gets the copy from the disk until then.
@@ -118,9 +119,11 @@ struct Runner {
     exit: Option<mpsc::Sender<FleetMessage>>,
     store: StoreConnection,
     lease: Arc<AtomicI64>,
+    /// The number with which this host has joined, if that is known.
+    joined_as: Option<u64>,
     answered: Arc<LastAnswer>,
-    /// Whether the store answers and may be used.
-    is_used: Arc<AtomicBool>,
+    /// Whether the store answers and may be used, and this host's clock is right.
+    may_sweep: Arc<AtomicBool>,
     history: StoreHistory,
     due: Due,
     is_recording: bool,
@@ -133,6 +136,7 @@ struct Runner {
 struct Said {
     of_exit: Once,
     of_store: Once,
+    of_disk: Once,
 }
 
 /// When each periodic task is due.
@@ -158,9 +162,9 @@ struct Disk {
 }
 
 impl Disk {
-    /// Whether the latest save has succeeded. An exit must not confirm its removal while a restart could make it forget the removal.
-    fn is_saved(&self) -> bool {
-        !self.is_saving() && !self.has_failed.load(Ordering::Relaxed)
+    /// Whether the disk has this position. An exit must not confirm its removal while a restart could make it forget the removal.
+    fn has_saved(&self, position: Option<&Position>) -> bool {
+        !self.is_saving() && !self.has_failed.load(Ordering::Relaxed) && self.position.as_ref() == position
     }
 
     fn is_saving(&self) -> bool {
@@ -210,13 +214,21 @@ impl StoreConnection {
 }
 
 impl Runner {
-    fn new(config: FleetConfig, process: String, state: StateDirectory) -> anyhow::Result<Self> {
+    fn new(
+        config: FleetConfig,
+        process: String,
+        state: StateDirectory,
+        joined_as: Option<u64>,
+    ) -> anyhow::Result<Self> {
         let now = Instant::now();
         let mut link = Link::new(config.keys(), config.exit.clone(), process, now);
         link.set_addresses(addresses::without_look_up(&config.store.endpoints));
         let snapshot = state.load(&Owner::of(&config))?;
         if let Some(snapshot) = &snapshot {
             link.resume(snapshot.revision, &snapshot.pairs);
+            link.stay_removed(&snapshot.position);
+        } else {
+            link.joined_as(joined_as);
         }
         let history = StoreHistory::resumed(snapshot.as_ref());
         let store = StoreConnection {
@@ -244,8 +256,9 @@ impl Runner {
             exit: None,
             store,
             lease,
+            joined_as,
             answered: Arc::new(LastAnswer::new(now)),
-            is_used: Arc::default(),
+            may_sweep: Arc::default(),
             history,
             due,
             is_recording: false,
@@ -346,8 +359,8 @@ impl Runner {
                     tracing::error!("the store is not used: {reason}");
                 }
                 self.is_recording = false;
-                if let Some(removed) = removed {
-                    self.was_removed(removed);
+                if must_stop {
+                    self.must_stop(removed);
                 }
                 self.link.store_refused((reason, must_stop), now);
                 // `warren fleet recover` reads the disk, so the disk must contain the latest rows of this link.
@@ -357,13 +370,31 @@ impl Runner {
         }
     }
 
-    /// Records on the disk that the store says that this exit was removed.
-    fn was_removed(&mut self, removed: Removed) {
-        self.link.was_removed(removed);
-        if let Some(position) = self.history.was_removed(removed)
-            && let Err(error) = self.disk.state.save_position(&position)
-        {
-            tracing::error!("{error:#}; make room on the disk");
+    /// Records that the store says that this exit was removed and must stop.
+    fn must_stop(&mut self, removed: Option<Removed>) {
+        if let Some(removed) = removed {
+            self.link.was_removed(removed);
+        }
+        self.history.must_stop(removed);
+        self.save_removal();
+    }
+
+    /// Saves that this exit must stop, if the link has not read the store and so has no copy to save.
+    fn save_removal(&mut self) {
+        let Some(position) = self.history.removal() else { return };
+        if self.disk.has_saved(Some(position)) {
+            return;
+        }
+        let saved = self.disk.state.save_position(position);
+        self.disk.has_failed.store(saved.is_err(), Ordering::Relaxed);
+        match saved {
+            Ok(()) => self.disk.position = Some(position.clone()),
+            Err(error) => {
+                let line = format!("{error:#}; make room on the disk");
+                if self.said.of_disk.is_news(&line) {
+                    tracing::error!("{line}");
+                }
+            }
         }
     }
 
@@ -393,7 +424,7 @@ impl Runner {
         if self.store.reports.is_none() && now >= self.store.next {
             self.connect();
         }
-        self.is_used.store(self.link.is_up(), Ordering::Relaxed);
+        self.may_sweep.store(self.link.is_up() && self.link.is_clock_right(), Ordering::Relaxed);
         self.link.store_answered(self.answered.get());
         self.link.expire(now);
         if now >= self.due.report {
@@ -448,10 +479,12 @@ impl Runner {
             keys: self.config.keys(),
             me: self.config.exit.clone(),
             position: self.history.position(&self.link),
+            joined_as: self.joined_as,
             revision: self.history.live_from(&self.link),
             rows,
             beside_rows: self.link.beside_rows(),
-            has_stopped: self.link.has_stopped() && self.disk.is_saved(),
+            has_stopped: self.link.has_stopped()
+                && self.disk.has_saved(self.history.position(&self.link).as_ref()),
             lease: Arc::clone(&self.lease),
             answered: Arc::clone(&self.answered),
         };
@@ -477,11 +510,11 @@ impl Runner {
     /// Saves the copy if rows have changed, and otherwise only the link's position.
     fn save(&mut self) {
         let is_saving = self.disk.is_saving();
+        let Some((position, meta)) = self.history.to_save(&self.link) else { return self.save_removal() };
         if !is_saving && self.disk.has_failed.swap(false, Ordering::Relaxed) {
             // The whole copy is saved once more, because the failed save has left the disk out of date.
             (self.disk.position, self.disk.changes) = (None, u64::MAX);
         }
-        let Some((position, meta)) = self.history.to_save(&self.link) else { return };
         if is_saving || self.disk.position.as_ref() == Some(&position) {
             return;
         }

@@ -221,14 +221,9 @@ impl StateDirectory {
                 owner.fleet
             );
         }
-        let newer = self.load_position()?.filter(|it| {
-            it.fleet == snapshot.position.fleet
-                // The epoch counts first, because revisions of different epochs cannot be compared.
-                && {
-                    let order = |position: &Position| (position.epoch, position.revision, position.own);
-                    order(it) > order(&snapshot.position)
-                }
-        });
+        let newer = self
+            .load_position()?
+            .filter(|it| it.fleet == snapshot.position.fleet && order(it) > order(&snapshot.position));
         // Only the position is replaced. The rows of the copy stay as they were saved.
         snapshot.position = newer.unwrap_or(snapshot.position);
         Ok(Some(snapshot))
@@ -240,7 +235,6 @@ impl StateDirectory {
     /// If a file cannot be read.
     pub(crate) fn newest_position(&self) -> anyhow::Result<Option<Position>> {
         use std::io::BufRead as _;
-        let order = |position: &Position| (position.epoch, position.revision, position.own);
         let of_copy = match std::fs::File::open(self.snapshot()) {
             Err(error) if is_absent(&error) => None,
             file => {
@@ -304,6 +298,11 @@ impl StateDirectory {
         }
         Ok(())
     }
+}
+
+/// Orders positions from older to newer. The epoch counts first, because revisions of different epochs cannot be compared.
+fn order(position: &Position) -> (u64, i64, i64, bool) {
+    (position.epoch, position.revision, position.own, position.is_removed)
 }
 
 /// Writes a snapshot as the content of a file.
@@ -382,6 +381,7 @@ mod tests {
             revision: 100,
             own: 90,
             membership: Some(3),
+            is_removed: false,
         };
         let pairs =
             vec![Pair::new("/warren/home/ro", [0, 255, 10], 5), Pair::new("/warren/home/cl/x", "{}", 9)];
@@ -440,6 +440,10 @@ mod tests {
 
         // The removal of this exit counts as its own write.
         let removed = Position { own: 120, ..snapshot().position };
+        state.save_position(&removed).unwrap();
+        assert_eq!(load().unwrap().unwrap(), Snapshot { position: removed, ..snapshot() });
+
+        let removed = Position { is_removed: true, ..snapshot().position };
         state.save_position(&removed).unwrap();
         assert_eq!(load().unwrap().unwrap(), Snapshot { position: removed, ..snapshot() });
 

@@ -33,8 +33,8 @@ impl StoreHistory {
         }
         let (revision, own) = link.revisions();
         let saved = self.position.as_ref().and_then(|position| position.membership);
-        let (fleet, membership) = (meta.id.clone(), link.membership(saved));
-        Some(Position { fleet, epoch: meta.epoch, cluster: *cluster, revision, own, membership })
+        let (fleet, membership, is_removed) = (meta.id.clone(), link.membership(saved), link.is_removed());
+        Some(Position { fleet, epoch: meta.epoch, cluster: *cluster, revision, own, membership, is_removed })
     }
 
     /// Returns the position and the meta to keep on disk. `None` until everything is read.
@@ -55,6 +55,10 @@ impl StoreHistory {
             self.must_read_all(link);
         }
         self.known = Some((meta, cluster));
+        // The store may be used, so the exit is in the fleet.
+        if let Some(position) = &mut self.position {
+            position.is_removed = false;
+        }
     }
 
     /// Records that the link has read everything.
@@ -62,13 +66,18 @@ impl StoreHistory {
         self.is_live = true;
     }
 
-    /// Records that the store says that this exit was removed. Returns the position to save, if the link has not read the store yet.
-    /// Otherwise the link's next copy has the removal.
-    pub(crate) fn was_removed(&mut self, removed: Removed) -> Option<Position> {
-        let position =
-            self.position.as_mut().filter(|position| !self.is_live && position.own < removed.at)?;
-        position.own = removed.at;
-        Some(position.clone())
+    /// Records that the store says that this exit must stop, with its removal if that is known. If the link has read the store, its next
+    /// copy says so. Otherwise [`Self::removal`] must be saved.
+    pub(crate) fn must_stop(&mut self, removed: Option<Removed>) {
+        if let Some(position) = self.position.as_mut().filter(|_| !self.is_live) {
+            position.is_removed = true;
+            position.own = removed.map_or(position.own, |removed| removed.at.max(position.own));
+        }
+    }
+
+    /// The position that says that this exit must stop, if the link has not read the store.
+    pub(crate) fn removal(&self) -> Option<&Position> {
+        self.position.as_ref().filter(|position| !self.is_live && position.is_removed)
     }
 
     /// Makes the next connection read everything again, because the changes since the latest event are no longer

@@ -299,9 +299,10 @@ pub(crate) fn unconfine_command(keys: &Keys, exit: &ExitId) -> String {
     format!("etcdctl role grant-permission {name} --prefix=true readwrite {}", keys.prefix())
 }
 
-/// Periodically removes users whose tickets have ended. Only links whose own user may remove users can do so. `is_used`: whether
-/// the link uses the store. A store restored from an old backup may lack exits, so the link does not use it.
-pub(crate) async fn watch(config: FleetConfig, is_used: Arc<AtomicBool>) {
+/// Periodically removes users whose tickets have ended. Only links whose own user may remove users can do so. `may_sweep`: whether
+/// the link uses the store, and this host's clock is right. A store restored from an old backup may lack exits, so the link does not use
+/// it. A wrong clock may say too early that a removed exit has stopped.
+pub(crate) async fn watch(config: FleetConfig, may_sweep: Arc<AtomicBool>) {
     let keys = config.keys();
     let (mut client, mut gone) = (None, Vec::new());
     let mut said = Once::default();
@@ -309,7 +310,7 @@ pub(crate) async fn watch(config: FleetConfig, is_used: Arc<AtomicBool>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if !is_used.load(Ordering::Relaxed) {
+        if !may_sweep.load(Ordering::Relaxed) {
             continue;
         }
         let swept = sweep(&config, &keys, &mut client, &mut gone).await;

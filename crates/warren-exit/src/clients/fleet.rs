@@ -199,7 +199,7 @@ impl Clients {
             Verdict::Given(Outcome::Conflict) => Some(Err(RequestRefused::new(
                 "another exit has just given that name, key or address to another client, or changed the same client; nothing was changed; look with `warren exit client list`, and try again",
             ))),
-            Verdict::NotAsked => Some(Err(RequestRefused::new(away(&fleet.why_away())))),
+            Verdict::NotAsked => Some(Err(RequestRefused::new(fleet.refusal()))),
             Verdict::Given(Outcome::Unavailable) => Some(Err(RequestRefused::new(UNKNOWN))),
             Verdict::Open if waited >= STORE_PATIENCE => Some(Err(RequestRefused::new(UNKNOWN))),
             Verdict::Open => None,
@@ -212,6 +212,7 @@ impl Clients {
         if awaited.stored.is_none() && !self.sessions.owes() {
             awaited.stored = Some((Instant::now(), fleet.revision()));
         }
+        let is_unsaved = fleet.is_disk_failing();
         let Some((at, revision)) = awaited.stored else {
             let id = awaited.proposed.id;
             let is_refused = id.is_some_and(|id| {
@@ -222,8 +223,8 @@ impl Clients {
             }
             let exits = fleet.heard(i64::MAX);
             let waiting = [exits.waiting, exits.dead].concat();
-            let away = fleet.why_away();
-            return Some(CutOff { heard: 1, exits: 1 + waiting.len(), waiting, away: Some(away) });
+            let (away, is_out) = (Some(fleet.why_away()), fleet.is_removed());
+            return Some(CutOff { heard: 1, exits: 1 + waiting.len(), waiting, away, is_out, is_unsaved });
         };
         let heard = fleet.heard(revision);
         let is_late = at.elapsed() >= EXITS_PATIENCE || waited >= PATIENCE;
@@ -231,7 +232,8 @@ impl Clients {
             return None;
         }
         let waiting = [heard.waiting, heard.dead].concat();
-        Some(CutOff { heard: heard.heard, exits: heard.heard + waiting.len(), waiting, away: None })
+        let exits = heard.heard + waiting.len();
+        Some(CutOff { heard: heard.heard, exits, waiting, is_unsaved, ..CutOff::default() })
     }
 }
 
@@ -250,12 +252,6 @@ pub(crate) fn look_again_at(awaited: &Awaited) -> Instant {
 
 /// The message for an operator when the store did not answer a change in time.
 const UNKNOWN: &str = "the fleet's store did not answer in time, but may still make the change; look with `warren exit client list` before you try again";
-
-fn away(reason: &str) -> String {
-    format!(
-        "the fleet's store does not answer ({reason}); nothing was changed. You can still remove and disable clients; this reaches the other exits when the store is back"
-    )
-}
 
 fn log_unfit(error: &AdminError) {
     match error {

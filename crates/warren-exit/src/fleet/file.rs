@@ -1,5 +1,8 @@
-//! The state that an exit of a fleet keeps across a restart besides its clients: when the store answered last, the revision of its
-//! copy, its changes that the store may lack, and the addresses of the store.
+//! The state that an exit of a fleet keeps across a restart besides its clients: when the store answered last, the revision of its copy,
+//! its changes that the store may lack, and the addresses of the store.
+//!
+//! If the disk lacks a change that shuts a client out, the file has another name (`fleet.json.unsaved`). An exit that finds this name at
+//! its start serves nobody until it has read the store.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use warren_config::ConfigError;
 use warren_config::storage::write_atomic;
 use warren_fleet_link::StoreMembers;
+use warren_host::durable_file::remove;
 use warren_session::exit::UnsentRow;
 
 /// How much the saved time of the store's last answer may lag behind the true time.
@@ -31,6 +35,10 @@ pub(super) struct Kept {
     /// Whether the store has said that this exit was removed from the fleet.
     #[serde(default)]
     pub(super) is_removed: bool,
+    /// Whether the exit's copy may have clients that were removed elsewhere. The exit then serves nobody until it has read the store.
+    /// `warren fleet join` sets this.
+    #[serde(default)]
+    pub(super) must_hear: bool,
 }
 
 impl Kept {
@@ -48,6 +56,8 @@ impl Kept {
 pub(super) struct FleetFile {
     path: PathBuf,
     written: Kept,
+    /// Whether the file has its other name, because the disk lacks a change that shuts a client out.
+    is_aside: bool,
     /// The exit's copy has at least this revision, even if the link reports a lower one.
     floor: i64,
     /// How much the saved time of the store's latest answer may lag behind while the store answers.
@@ -61,23 +71,37 @@ impl FleetFile {
     /// When the file cannot be read or is damaged. The message says what to do.
     pub(super) fn read(store: &Path, max_staleness: Option<Duration>) -> anyhow::Result<(Self, Kept)> {
         let path = store.with_file_name("fleet.json");
-        let damaged = |why: String| {
-            let sentence = format!(
-                "cannot be read: {why}; it may contain removals that the fleet does not know yet, so restore it from a backup, or remove it and remove those clients again"
-            );
-            ConfigError::of_file(&path, sentence)
-        };
-        let kept = match warren_host::open_plain(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Kept::default(),
-            opened => {
-                let file = opened.map_err(|error| damaged(error.to_string()))?;
-                let file = std::io::Read::take(file, MOST_BYTES);
-                serde_json::from_reader(std::io::BufReader::new(file))
-                    .map_err(|error| damaged(error.to_string()))?
-            }
-        };
+        let aside = load(&aside(&path))?;
+        let is_aside = aside.is_some();
+        // After it was renamed, the file may have been written again.
+        let kept = load(&path)?.or(aside).unwrap_or_default();
+        let kept = Kept { must_hear: kept.must_hear || is_aside, ..kept };
         let lag = max_staleness.map_or(LAG, |time| (time / 10).clamp(Duration::from_secs(1), LAG));
-        Ok((Self { path, written: kept.clone(), floor: 0, lag }, kept))
+        Ok((Self { path, written: kept.clone(), is_aside, floor: 0, lag }, kept))
+    }
+
+    /// Makes a restarted exit read the store before it serves anybody, because a change that shuts a client out could not be written.
+    /// Unlike writing, renaming needs no room on the disk.
+    pub(super) fn set_aside(&mut self) {
+        if self.is_aside {
+            return;
+        }
+        let aside = aside(&self.path);
+        let renamed = match std::fs::rename(&self.path, &aside) {
+            // An empty file needs little room.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                std::fs::File::create(&aside).map(drop)
+            }
+            renamed => renamed,
+        };
+        self.is_aside = renamed.is_ok();
+    }
+
+    /// Records that the disk has everything.
+    pub(super) fn has_saved_all(&mut self) {
+        if self.is_aside {
+            self.is_aside = remove(&aside(&self.path)).is_err();
+        }
     }
 
     /// Prevents lower revisions from being written from now on.
@@ -100,6 +124,20 @@ impl FleetFile {
         self.written.revision
     }
 
+    /// Whether a restarted exit must read the store before it serves anybody.
+    pub(super) fn must_hear(&self) -> bool {
+        self.written.must_hear
+    }
+
+    /// Whether `warren fleet join` has replaced the file while the exit runs.
+    pub(super) fn was_replaced(&self) -> bool {
+        /// The command's file is shorter, and only a short file is worth reading each time.
+        const LONGEST: u64 = 200;
+        let is_short = self.path.metadata().is_ok_and(|metadata| metadata.len() < LONGEST);
+        let has_order = || load(&self.path).is_ok_and(|kept| kept.is_some_and(|kept| kept.must_hear));
+        is_short && !self.written.must_hear && has_order()
+    }
+
     /// Writes the changes. If only the time of the store's last answer has changed, writes it only now and then.
     ///
     /// # Errors
@@ -111,8 +149,9 @@ impl FleetFile {
         let is_same = kept.unsent == self.written.unsent
             && kept.members == self.written.members
             && kept.is_removed == self.written.is_removed
+            && kept.must_hear == self.written.must_hear
             && kept.revision == self.written.revision;
-        if is_same && waited < self.lag.as_secs() {
+        if is_same && !self.is_aside && waited < self.lag.as_secs() {
             return Ok(());
         }
         self.write(kept)
@@ -123,7 +162,7 @@ impl FleetFile {
     /// # Errors
     /// As [`Self::keep`].
     pub(super) fn write(&mut self, kept: Kept) -> Result<(), ConfigError> {
-        if kept == self.written {
+        if kept == self.written && !self.is_aside {
             return Ok(());
         }
         let failed = |error: std::io::Error| {
@@ -134,6 +173,31 @@ impl FleetFile {
         self.written = kept;
         Ok(())
     }
+}
+
+/// The file's other name.
+fn aside(path: &Path) -> PathBuf {
+    path.with_extension("json.unsaved")
+}
+
+/// Reads the file. `None` if it does not exist.
+fn load(path: &Path) -> anyhow::Result<Option<Kept>> {
+    let damaged = |why: String| {
+        let sentence = format!(
+            "cannot be read: {why}; it may contain removals that the fleet does not know yet, so restore it from a backup, or remove it and remove those clients again"
+        );
+        ConfigError::of_file(path, sentence)
+    };
+    let file = match warren_host::open_plain(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|error| damaged(error.to_string()))?,
+    };
+    // `FleetFile::set_aside` may have made an empty file.
+    if path.extension().is_some_and(|end| end == "unsaved") && file.metadata().is_ok_and(|it| it.len() == 0) {
+        return Ok(Some(Kept::default()));
+    }
+    let file = std::io::BufReader::new(std::io::Read::take(file, MOST_BYTES));
+    Ok(Some(serde_json::from_reader(file).map_err(|error| damaged(error.to_string()))?))
 }
 
 #[cfg(test)]

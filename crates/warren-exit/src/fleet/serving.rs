@@ -1,5 +1,5 @@
 //! Decides whether the exit serves clients. It stops serving when the store has been silent for too long, or when an operator of
-//! any exit drains it.
+//! any exit drains it. After it has joined a fleet, it serves nobody before it has read the fleet's clients.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -31,6 +31,8 @@ pub(super) struct Serving {
     is_drained: bool,
     /// Whether the store has said that this exit was removed from the fleet.
     is_removed: bool,
+    /// Whether the exit must read the store before it serves anybody.
+    must_hear: bool,
     /// Whether the exit sends its clients to other exits because it ends.
     is_ending: bool,
     /// Whether clients are sent to other exits now.
@@ -46,7 +48,7 @@ impl Serving {
         limit: Option<Duration>,
         now: Instant,
         (age, answered): (Option<Duration>, Option<u64>),
-        is_removed: bool,
+        (is_removed, must_hear): (bool, bool),
     ) -> Self {
         Self {
             limit: limit.map(|limit| limit.max(SHORTEST)),
@@ -55,6 +57,7 @@ impl Serving {
             answered,
             is_drained: false,
             is_removed,
+            must_hear,
             is_ending: false,
             is_leaving: false,
             cut_off: None,
@@ -104,6 +107,15 @@ impl Serving {
         self.is_removed
     }
 
+    /// Makes the exit serve nobody until it has read the store.
+    pub(super) fn read_first(&mut self) {
+        self.must_hear = true;
+    }
+
+    pub(super) fn must_hear(&self) -> bool {
+        self.must_hear
+    }
+
     pub(super) fn is_stale(&self) -> bool {
         self.is_stale
     }
@@ -127,13 +139,18 @@ impl Serving {
     /// Starts or ends draining. `is_back`: whether the registry follows the store again. Returns whether the exit has started
     /// or stopped draining.
     pub(super) fn follow(&mut self, now: Instant, is_back: bool, sessions: &mut ExitSessions) -> bool {
+        self.must_hear &= !is_back;
         let is_silent = self.limit.is_some_and(|limit| self.silent(now) >= limit);
-        let must_stop = is_silent || self.is_removed;
+        let must_stop = is_silent || self.is_removed || self.must_hear;
         if must_stop && !self.is_stale {
             self.is_stale = true;
             self.cut_off = Some(now + LEAVING);
             if self.is_removed {
                 tracing::error!("this exit was removed from its fleet: clients are sent away");
+            } else if self.must_hear {
+                tracing::warn!(
+                    "this exit's copy may have clients that were removed elsewhere: clients are sent away until it has read the fleet's store"
+                );
             } else {
                 tracing::error!(
                     "the fleet's store has not answered for {} s: clients are sent away until it does (max_staleness in [fleet])",

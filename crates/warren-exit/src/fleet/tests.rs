@@ -587,6 +587,141 @@ fn a_removed_exit_sends_its_clients_away_until_the_store_has_it_again() {
 }
 
 #[test]
+fn an_exit_that_has_joined_serves_nobody_before_it_has_read_the_store() {
+    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), None);
+    exit.link(rows());
+    exit.fleet.end(&mut exit.store, &mut exit.sessions);
+    assert!(!exit.fleet.serve(Instant::now(), &mut exit.sessions), "the control");
+    let path = exit.directory.path().join("fleet.json");
+    let state = |exit: &mut Member| {
+        exit.fleet.serve(Instant::now(), &mut exit.sessions);
+        exit.fleet.serving.state()
+    };
+    // What `warren fleet join` writes. The exit still runs, and writes the file again when it ends.
+    std::fs::write(&path, r#"{"answered":null,"revision":0,"unsent":[],"must_hear":true}"#).unwrap();
+    exit.fleet.end(&mut exit.store, &mut exit.sessions);
+    assert!(std::fs::read_to_string(&path).unwrap().contains(r#""revision":1"#), "the control");
+
+    let mut exit = exit.restart();
+
+    assert!(exit.has(ALICE), "the clients of the earlier fleet are still there");
+    assert_eq!(state(&mut exit), ExitState::Draining);
+    exit.connect();
+    let away = StoreLink::Away { silent: Duration::ZERO, reason: "no route".to_owned() };
+    exit.hear(FleetMessage::Store(away)).unwrap();
+    assert_eq!(state(&mut exit), ExitState::Draining);
+    // A restart does not make it forget.
+    exit.fleet.end(&mut exit.store, &mut exit.sessions);
+    let mut exit = exit.restart();
+    assert_eq!(state(&mut exit), ExitState::Draining);
+    exit.connect();
+    exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+    assert_eq!(state(&mut exit), ExitState::Draining, "it has no whole copy");
+    let bob = vec![client("bob", BOB).into()];
+    exit.hear(FleetMessage::Whole { revision: 9, rows: bob, is_last: true }).unwrap();
+    assert_eq!(state(&mut exit), ExitState::Serving);
+    let kept = || FleetFile::read(&path, None).unwrap().1;
+    exit.fleet.copy(&mut exit.store, &mut exit.sessions);
+    assert!(kept().must_hear, "the rows come to the disk first");
+    assert!(exit.fleet.copy_due.is_some());
+    exit.fleet.copy(&mut exit.store, &mut exit.sessions);
+    assert!(!kept().must_hear);
+    let mut exit = exit.restart();
+    assert!(!exit.has(ALICE) && state(&mut exit) == ExitState::Serving);
+}
+
+/// Makes the clients' store one that cannot be written, or puts it back.
+fn break_disk(exit: &Member, is_broken: bool) {
+    let file = |name: &str| exit.directory.path().join(name);
+    if is_broken {
+        std::fs::rename(file("clients.store"), file("away")).unwrap();
+        std::fs::create_dir(file("clients.store")).unwrap();
+    } else {
+        std::fs::remove_dir(file("clients.store")).unwrap();
+        std::fs::rename(file("away"), file("clients.store")).unwrap();
+    }
+}
+
+#[test]
+fn an_exit_whose_disk_lacks_a_removal_serves_nobody_after_a_restart_before_it_has_read_the_store() {
+    let save = |exit: &mut Member| (0..2).for_each(|_| exit.fleet.copy(&mut exit.store, &mut exit.sessions));
+    let state = |exit: &mut Member| {
+        exit.fleet.serve(Instant::now(), &mut exit.sessions);
+        exit.fleet.serving.state()
+    };
+    let removal = vec![RowChange::Client { key: ALICE, client: None }];
+    let carol = vec![client("carol", PublicKey([3; 32])).into()];
+    for (change, expected) in [(removal.clone(), ExitState::Draining), (carol, ExitState::Serving)] {
+        let mut exit = Member::start_in(tempfile::tempdir().unwrap(), None);
+        exit.link(rows());
+        save(&mut exit);
+        break_disk(&exit, true);
+        exit.hear(FleetMessage::Changes { revision: 5, rows: change }).unwrap();
+        save(&mut exit);
+        assert!(exit.fleet.is_disk_failing() && state(&mut exit) == ExitState::Serving);
+        break_disk(&exit, false);
+
+        let mut exit = exit.restart();
+
+        assert!(exit.has(ALICE), "the removal is not on the disk");
+        assert_eq!(state(&mut exit), expected);
+        // Another restart changes nothing.
+        save(&mut exit);
+        let mut exit = exit.restart();
+        assert_eq!(state(&mut exit), expected);
+        exit.link(vec![client("bob", BOB).into()]);
+        assert_eq!(state(&mut exit), ExitState::Serving);
+        save(&mut exit);
+        let mut exit = exit.restart();
+        assert!(!exit.has(ALICE) && state(&mut exit) == ExitState::Serving);
+    }
+    // If the disk works again before the exit restarts, the disk has the removal.
+    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), None);
+    exit.link(rows());
+    save(&mut exit);
+    break_disk(&exit, true);
+    exit.hear(FleetMessage::Changes { revision: 5, rows: removal }).unwrap();
+    save(&mut exit);
+    std::fs::remove_dir(exit.directory.path().join("clients.store")).unwrap();
+    save(&mut exit);
+    let mut exit = exit.restart();
+    assert!(!exit.has(ALICE) && exit.has(BOB) && state(&mut exit) == ExitState::Serving);
+}
+
+#[test]
+fn an_operator_hears_why_a_change_is_refused_at_a_removed_exit_and_with_a_wrong_store() {
+    let mut exit = Member::start();
+    exit.link(rows());
+    let refused =
+        |is_removed| FleetMessage::Store(StoreLink::Refused { reason: "it is old".to_owned(), is_removed });
+    let away = StoreLink::Away { silent: Duration::ZERO, reason: "permission denied".to_owned() };
+    for (message, part, is_removed) in [
+        (
+            FleetMessage::Store(away.clone()),
+            "does not answer (permission denied); nothing was changed",
+            false,
+        ),
+        (refused(false), "must not be used (it is old); nothing was changed", false),
+        (refused(true), "removed from its fleet; nothing was changed; run `warren fleet leave`", true),
+        // After a restart of the link, the store refuses the exit's user.
+        (
+            FleetMessage::Store(away),
+            "removed from its fleet; nothing was changed; run `warren fleet leave`",
+            true,
+        ),
+    ] {
+        exit.hear(message).unwrap();
+        let said = exit.fleet.refusal();
+        assert!(said.contains(part), "{said}");
+        assert_eq!(
+            (exit.fleet.is_removed(), said.contains("the other exits when")),
+            (is_removed, !is_removed)
+        );
+        assert_eq!(exit.fleet.why_away().contains("was removed"), is_removed);
+    }
+}
+
+#[test]
 fn only_the_store_itself_can_empty_an_exit() {
     let mut exit = Member::start();
     exit.link(rows());
@@ -627,4 +762,15 @@ fn a_removed_exit_that_may_still_serve_has_not_heard_of_a_change() {
     let [fra1, nyc1] = dead.as_slice() else { panic!("{dead:?}") };
     assert!(fra1.starts_with("fra1 (removed") && fra1.contains("for another 2 min"), "{fra1}");
     assert!(nyc1.starts_with("nyc1 (removed") && nyc1.contains("for good"), "{nyc1}");
+    // If this host's clock is an hour ahead, nothing follows from it.
+    let exits = FleetMessage::Exits {
+        own_clock_offset_ms: 3_600_000,
+        changed: 0,
+        exits: Vec::new(),
+        removed: removed.to_vec(),
+    };
+    exit.hear(exits).unwrap();
+    let dead = exit.fleet.heard(1).dead;
+    let [_, nyc1, old1] = dead.as_slice() else { panic!("{dead:?}") };
+    assert!(nyc1.contains("for good") && old1.contains("wrong clock"), "{nyc1} {old1}");
 }

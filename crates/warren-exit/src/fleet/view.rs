@@ -55,16 +55,39 @@ impl Fleet {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         for RemovedExit { exit, until } in self.exits.removed() {
             let until = until.map(|until| u64::try_from(until).unwrap_or_default());
-            if until.is_none_or(|until| until > now) {
-                let minutes =
-                    |until: u64| format!("for another {} min", until.saturating_sub(now).div_ceil(60));
-                let when = until.map_or_else(|| "for good".to_owned(), minutes);
+            // A wrong clock cannot say that the exit's time is over.
+            if until.is_none_or(|until| until > now) || self.is_clock_wrong() {
+                let when = match until {
+                    Some(_) if self.is_clock_wrong() => {
+                        "for a time that this host's wrong clock cannot tell".to_owned()
+                    }
+                    Some(until) => format!("for another {} min", until.saturating_sub(now).div_ceil(60)),
+                    None => "for good".to_owned(),
+                };
                 heard
                     .dead
                     .push(format!("{exit} (removed from the fleet, but may still serve its clients {when})"));
             }
         }
         heard
+    }
+
+    /// The answer to an operator whose change does not reach the store.
+    pub(crate) fn refusal(&self) -> String {
+        if self.is_removed() {
+            return "this exit was removed from its fleet; nothing was changed; run `warren fleet leave` here, and make the change at another \
+                    exit"
+                .to_owned();
+        }
+        let (what, until) = match &self.store {
+            StoreLink::Refused { .. } => ("must not be used", "can be used again"),
+            StoreLink::Reachable | StoreLink::Away { .. } => ("does not answer", "is back"),
+        };
+        format!(
+            "the fleet's store {what} ({}); nothing was changed. You can still remove and disable clients; this reaches the other exits when the \
+             store {until}",
+            self.why_away()
+        )
     }
 
     fn others(&self) -> impl Iterator<Item = &FleetExit> {

@@ -14,6 +14,7 @@ use warren_host::durable_file::{remove, remove_abandoned, rename};
 use super::files::{ATTEMPT, credentials_directory, write, write_config_at};
 use super::ticket::Ticket;
 use crate::config::{FleetConfig, StoreConfig, is_absent, is_there};
+use crate::exits::{Member, new_number};
 use crate::planted::reached;
 use crate::run::random_name;
 use crate::users::Grant;
@@ -28,6 +29,8 @@ pub(super) struct Attempt {
     ticket: String,
     /// The random text that this host has drawn.
     pub(super) host: String,
+    /// The number of the membership that the attempt begins. `None` if an earlier release has begun the attempt.
+    membership: Option<u64>,
     /// The names of the credentials that the attempt writes.
     credentials: Vec<String>,
     /// Whether an earlier command with the same ticket has left the attempt's file.
@@ -39,6 +42,9 @@ pub(super) struct Attempt {
 struct Kept {
     ticket: String,
     host: String,
+    /// From this number, a link that has never read the store knows its membership (`joined.rs`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    membership: Option<u64>,
     /// The credentials that the attempt may have written. Unset once it has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unfinished: Option<Vec<String>>,
@@ -83,9 +89,12 @@ impl Attempt {
         let digest = ticket.digest();
         let earlier = Kept::read(directory)?.filter(|kept| kept.ticket == digest);
         let is_again = earlier.is_some();
-        let host = earlier.map_or_else(random_name, |kept| Ok(kept.host))?;
+        let (host, membership) = match earlier {
+            Some(kept) => (kept.host, kept.membership),
+            None => (random_name()?, Some(new_number()?)),
+        };
         let credentials = credentials_of(ticket).into_iter().map(|(name, _)| name.to_owned()).collect();
-        Ok(Self { directory: directory.to_owned(), ticket: digest, host, credentials, is_again })
+        Ok(Self { directory: directory.to_owned(), ticket: digest, host, membership, credentials, is_again })
     }
 
     /// Finds an attempt that has neither succeeded nor failed for good, whichever ticket it uses.
@@ -93,12 +102,23 @@ impl Attempt {
     /// # Errors
     /// If its file cannot be read.
     pub(super) fn find(directory: &Path) -> anyhow::Result<Option<Self>> {
-        let Some(Kept { ticket, host, unfinished: Some(mut credentials) }) = Kept::read(directory)? else {
+        let Some(Kept { ticket, host, membership, unfinished: Some(mut credentials) }) =
+            Kept::read(directory)?
+        else {
             return Ok(None);
         };
         // An operator may edit this file. Unknown names in the file must not cause the removal of other files.
         credentials.retain(|name| CREDENTIALS.contains(&name.as_str()));
-        Ok(Some(Self { directory: directory.to_owned(), ticket, host, credentials, is_again: true }))
+        let directory = directory.to_owned();
+        Ok(Some(Self { directory, ticket, host, membership, credentials, is_again: true }))
+    }
+
+    /// The first value of the exit in the fleet. Each try with the same ticket has the same value.
+    ///
+    /// # Errors
+    /// If the operating system gives no random bytes.
+    pub(super) fn member(&self) -> anyhow::Result<Member> {
+        self.membership.map_or_else(Member::joining, |number| Ok(Member::joining_as(number)))
     }
 
     /// The name of `fleet.toml` until the ticket is used.
@@ -194,7 +214,8 @@ impl Attempt {
     }
 
     fn keep(&self, unfinished: Option<Vec<String>>) -> anyhow::Result<()> {
-        let kept = Kept { ticket: self.ticket.clone(), host: self.host.clone(), unfinished };
+        let (ticket, host) = (self.ticket.clone(), self.host.clone());
+        let kept = Kept { ticket, host, membership: self.membership, unfinished };
         write(&file_of(&self.directory), &serde_json::to_vec(&kept)?)
     }
 }
@@ -276,6 +297,7 @@ mod tests {
     use super::super::files::write_config;
     use super::super::ticket::tests::a_ticket;
     use super::*;
+    use crate::joined::joined_as;
 
     /// An attempt that has written its files, in a new directory.
     fn begun() -> (tempfile::TempDir, Attempt, Files) {
@@ -328,6 +350,8 @@ mod tests {
         assert!(!first.is_again);
         let again = Attempt::of(directory.path(), &a_ticket()).unwrap();
         assert!(again.is_again && again.host == first.host);
+        assert!(again.membership.is_some() && again.member().unwrap() == first.member().unwrap());
+        assert_eq!(joined_as(directory.path()), first.membership);
         let other = Ticket { secret: "y".to_owned(), ..a_ticket() };
         assert!(!Attempt::of(directory.path(), &other).unwrap().is_again);
         // Files of the earlier attempt are no obstacle, but files of another attempt are.
@@ -346,6 +370,7 @@ mod tests {
         first.begin(&files).unwrap();
         first.finish().unwrap();
         assert!(found(&directory).is_none());
+        assert!(joined_as(directory.path()).is_some() && joined_as(directory.path()) == first.membership);
         assert!(FleetConfig::read(directory.path()).is_ok() && !first.pending().exists());
     }
 

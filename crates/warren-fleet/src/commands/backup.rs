@@ -37,7 +37,7 @@ pub(crate) async fn backup(directories: Directories<'_>, arguments: &BackupArgum
         cluster: found.cluster,
         revision,
         own: found.own,
-        membership: None,
+        ..Position::default()
     };
     // Sessions, heartbeats and the like belong to running exits. A backup must not bring them back.
     let lasting = pairs.into_iter().filter(|pair| match fleet.keys.parse(&pair.key) {

@@ -14,7 +14,7 @@ use warren_host::durable_file::{remove, remove_abandoned};
 use warren_session::clients::ClientRegistry;
 
 use super::attempt::check_not_joining;
-use super::files::{forget_exits_file, lock, write_config};
+use super::files::{forget_attempt, forget_exits_file, lock, write_config};
 use super::{print, warning_of_open_store};
 use crate::config::{FleetConfig, StoreConfig, exit_toml, is_there};
 use crate::exits::Member;
@@ -160,6 +160,7 @@ async fn complete(
     // An earlier fleet's copy may be left. `fleet.toml` is written last, so that no link begins to serve an incomplete fleet.
     StateDirectory::new(directories.state).clear()?;
     forget_exits_file(directories)?;
+    forget_attempt(directories.config)?;
     write_config(directories.config, config)?;
     reached("configuration written");
     if !begun.is_ended().await {

@@ -7,14 +7,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Deserialize;
 use warren_config::load_exit;
-use warren_config::storage::{LockFile, make_directory};
+use warren_config::storage::{LockFile, make_directory, write_atomic};
 use warren_host::durable_file::{Owner, Unfinished, remove, remove_leftovers, replace};
 
 use crate::config::{FleetConfig, StoreConfig, exit_toml, is_there};
+pub(crate) use crate::joined::{ATTEMPT, credentials_directory};
 use crate::run::Directories;
-
-/// The file beside the credentials that says with which ticket this host joins.
-pub(crate) const ATTEMPT: &str = "join.json";
 
 /// The group of `warren-fleet run` when it runs as a systemd unit.
 const GROUP: &str = "warren-fleet";
@@ -51,11 +49,6 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     };
     replace(path, Unfinished::Random, content, mode, Some(owner))
         .with_context(|| format!("{} cannot be written", path.display()))
-}
-
-/// Returns the directory for the store's credentials. `join` writes them there. For `init`, an operator does.
-pub(crate) fn credentials_directory(configuration: &Path) -> PathBuf {
-    configuration.join("fleet")
 }
 
 /// Removes the store's credentials of an exit that has left its fleet. Returns the secret files in other directories, which stay.
@@ -99,6 +92,11 @@ fn exits_file(directories: &Directories<'_>) -> anyhow::Result<PathBuf> {
     Ok(clients.with_file_name("fleet.json"))
 }
 
+/// The other name of `fleet.json`, while the disk lacks a change that shuts a client out.
+fn aside(path: &Path) -> PathBuf {
+    path.with_extension("json.unsaved")
+}
+
 /// How many changes of clients this host's exit has not sent to its fleet yet.
 ///
 /// # Errors
@@ -115,9 +113,26 @@ pub(crate) fn owed_changes(directories: &Directories<'_>) -> anyhow::Result<usiz
         #[serde(default)]
         is_date: bool,
     }
-    let text = std::fs::read(exits_file(directories)?).unwrap_or_default();
+    let path = exits_file(directories)?;
+    let text = std::fs::read(&path).or_else(|_| std::fs::read(aside(&path))).unwrap_or_default();
     Ok(serde_json::from_slice::<Kept>(&text)
         .map_or(0, |kept| kept.unsent.iter().filter(|row| !row.is_date).count()))
+}
+
+/// Replaces the `fleet.json` of an exit that joins a fleet. The exit serves nobody before it has read the fleet's clients, because its own
+/// copy may have clients that were removed elsewhere.
+///
+/// # Errors
+/// If it cannot be written.
+pub(crate) fn begin_exits_file(directories: &Directories<'_>) -> anyhow::Result<()> {
+    let path = exits_file(directories)?;
+    // Without the directory, the exit has no clients.
+    if !path.parent().is_some_and(Path::is_dir) {
+        return Ok(());
+    }
+    let content = br#"{"answered":null,"revision":0,"unsent":[],"must_hear":true}"#;
+    write_atomic(&path, content, 0o600).with_context(|| format!("{} cannot be written", path.display()))?;
+    remove(&aside(&path)).with_context(|| format!("{} cannot be removed", aside(&path).display()))
 }
 
 /// Removes the exit's `fleet.json`. In another fleet, the exit would send the changes that were meant for the old fleet.
@@ -126,6 +141,18 @@ pub(crate) fn owed_changes(directories: &Directories<'_>) -> anyhow::Result<usiz
 /// If it cannot be removed.
 pub(crate) fn forget_exits_file(directories: &Directories<'_>) -> anyhow::Result<()> {
     let path = exits_file(directories)?;
+    for path in [&aside(&path), &path] {
+        remove(path).with_context(|| format!("{} cannot be removed", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Removes the file of an earlier `join`, because this host begins a fleet of its own. The file names another membership.
+///
+/// # Errors
+/// If it cannot be removed.
+pub(crate) fn forget_attempt(configuration: &Path) -> anyhow::Result<()> {
+    let path = credentials_directory(configuration).join(ATTEMPT);
     remove(&path).with_context(|| format!("{} cannot be removed", path.display()))
 }
 
@@ -201,6 +228,13 @@ mod tests {
         forget_exits_file(&directories).unwrap();
         assert_eq!(owed_changes(&directories).unwrap(), 0);
         assert!(!file("other").exists() && file("exit").exists(), "the place is as exit.toml says");
+        // The disk lacked a removal.
+        std::fs::write(file("other").with_extension("json.unsaved"), r#"{"unsent": [{"row": 1}]}"#).unwrap();
+        assert_eq!(owed_changes(&directories).unwrap(), 1);
+        begin_exits_file(&directories).unwrap();
+        assert!(!file("other").with_extension("json.unsaved").exists());
+        assert!(std::fs::read_to_string(file("other")).unwrap().contains(r#""must_hear":true"#));
+        assert_eq!(owed_changes(&directories).unwrap(), 0);
         // A host that has no exit any more.
         std::fs::remove_file(exit_toml(&config)).unwrap();
         forget_exits_file(&directories).unwrap();

@@ -18,11 +18,10 @@ use warren_config::{counted, load_clients, load_exit};
 use warren_fleet_link::{ExitId, Pools};
 
 use super::attempt::{Attempt, Files};
-use super::files::{credentials_directory, forget_exits_file, lock};
+use super::files::{begin_exits_file, credentials_directory, lock};
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
 use crate::config::{FleetConfig, exit_toml, is_absent, is_there};
-use crate::exits::Member;
 use crate::keys::{Key, Keys};
 use crate::link::pools_text;
 use crate::meta::Meta;
@@ -117,11 +116,12 @@ fn check_no_clients(directories: &Directories<'_>) -> anyhow::Result<()> {
     )
 }
 
-/// Names `fleet.toml`, because the ticket was used. Before that, removes the copies that an earlier fleet may have left.
+/// Names `fleet.toml`, because the ticket was used. Before that, removes the copies that an earlier fleet may have left, and makes the
+/// exit read the fleet's clients before it serves anybody.
 fn finish(attempt: &Attempt, is_named: bool, directories: &Directories<'_>) -> anyhow::Result<()> {
     if !is_named {
         StateDirectory::new(directories.state).clear()?;
-        forget_exits_file(directories)?;
+        begin_exits_file(directories)?;
     }
     // A command that was killed while it wrote the credentials may have left a part of them. This command has the lock.
     remove_leftovers(&credentials_directory(directories.config));
@@ -161,7 +161,7 @@ async fn take_place(
     if !is_named && let Err(error) = attempt.begin(files) {
         return Err(if attempt.is_again { unknown(error) } else { refused(error) });
     }
-    match use_up(&options, client, ticket, &attempt.host).await {
+    match use_up(&options, client, ticket, attempt).await {
         Used::ByThisHost => {
             reached("ticket used");
             Ok(meta)
@@ -271,11 +271,11 @@ enum Used {
 }
 
 /// Redeems the ticket, which makes this host a member of the fleet. If an answer is lost, asks another member of the store.
-async fn use_up(options: &StoreOptions, mut client: Client, ticket: &Ticket, host: &str) -> Used {
+async fn use_up(options: &StoreOptions, mut client: Client, ticket: &Ticket, attempt: &Attempt) -> Used {
     let keys = Keys::new(&ticket.fleet);
     let mut tries = 0;
     loop {
-        let tried = timeout(ANSWER_TIMEOUT * 5, try_to_use_up(&mut client, &keys, ticket, host)).await;
+        let tried = timeout(ANSWER_TIMEOUT * 5, try_to_use_up(&mut client, &keys, ticket, attempt)).await;
         let error = match tried.context("the store does not answer").and_then(|tried| tried) {
             Ok(used) => return used,
             Err(error) => error,
@@ -295,13 +295,13 @@ async fn try_to_use_up(
     client: &mut Client,
     keys: &Keys,
     ticket: &Ticket,
-    host: &str,
+    attempt: &Attempt,
 ) -> anyhow::Result<Used> {
     let (key, member) = (ticket.key(keys), keys.name(&Key::Member(ticket.exit.clone())));
     let grant = keys.grant(&ticket.exit);
     // An exit of this name may have been removed earlier.
     let removed = keys.name(&Key::RemovedExit(ticket.exit.clone()));
-    let used = Grant { ticket: ticket.digest(), host: Some(host.to_owned()), is_ending: false };
+    let used = Grant { ticket: ticket.digest(), host: Some(attempt.host.clone()), is_ending: false };
     let compares = [
         Compare::version(key.as_str(), CompareOp::Greater, 0),
         Compare::version(member.as_str(), CompareOp::Equal, 0),
@@ -309,7 +309,7 @@ async fn try_to_use_up(
     let then = [
         TxnOp::delete(key.as_str(), None),
         TxnOp::delete(removed, None),
-        TxnOp::put(member.as_str(), serde_json::to_vec(&Member::joining()?)?, None),
+        TxnOp::put(member.as_str(), serde_json::to_vec(&attempt.member()?)?, None),
         TxnOp::put(grant.as_str(), serde_json::to_vec(&used)?, None),
     ];
     let otherwise = [&key, &member, &grant].map(|key| TxnOp::get(key.as_str(), None));

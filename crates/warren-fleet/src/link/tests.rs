@@ -1027,3 +1027,73 @@ fn a_link_keeps_the_number_of_its_exits_membership_and_a_new_exit_gets_no_client
     assert!(has_copy(&mut link));
     assert_eq!(written(&link), None);
 }
+
+#[test]
+fn a_removed_exit_is_told_to_stop_although_its_pools_do_not_fit() {
+    let now = Instant::now();
+    let mut link = Link::new(Keys::new("home"), exit(1), "process".to_owned(), now);
+    link.exit_said(hello(1), now).unwrap();
+    let other = Pools { ipv4: Some("10.9.0.0/16".parse().unwrap()), ipv6: None };
+    link.store_up(Meta { pools: other, ..meta() }, 5, now);
+    let told = |link: &mut Link, is_removed| {
+        link.take_messages();
+        link.store_refused(("refused".to_owned(), is_removed), now);
+        match link.take_messages().pop() {
+            Some(FleetMessage::Store(StoreLink::Refused { reason, is_removed })) => (reason, is_removed),
+            other => panic!("{other:?}"),
+        }
+    };
+    // The control: the exit is not removed, so its pools are the reason.
+    let (reason, is_removed) = told(&mut link, false);
+    assert!(reason.contains("pools") && !is_removed, "{reason}");
+    assert_eq!(told(&mut link, true), ("refused".to_owned(), true));
+}
+
+#[test]
+fn a_link_that_starts_again_tells_its_exit_of_its_removal_before_the_store_answers() {
+    let keys = Keys::new("home");
+    let now = Instant::now();
+    let told = |removal: Option<(u64, bool)>, position: &Position| {
+        let mut link = Link::new(keys.clone(), exit(1), "process".to_owned(), now);
+        let pairs = removal.map(|(membership, must_stop)| {
+            let removal = must_stop.then(crate::exits::Removal::default);
+            let removed = Removed { at: 3, removal, membership: Some(membership) };
+            Pair::new(keys.name(&Key::RemovedExit(exit(1))), removed.value().unwrap(), 3)
+        });
+        link.resume(5, &pairs.into_iter().collect::<Vec<_>>());
+        link.stay_removed(position);
+        link.store_down("no route".to_owned(), now);
+        link.exit_said(hello(1), now).unwrap();
+        let messages = link.take_messages();
+        messages.iter().any(|message| {
+            matches!(message, FleetMessage::Store(StoreLink::Refused { is_removed: true, .. }))
+        })
+    };
+    let position = |is_removed| Position { membership: Some(2), is_removed, ..Position::default() };
+    assert!(told(Some((2, true)), &position(false)), "its copy has the removal");
+    assert!(told(None, &position(true)), "it was told before it had read the store");
+    // The controls: a member, one that has left by itself, and the end of an earlier membership.
+    for removal in [None, Some((2, false)), Some((1, true))] {
+        assert!(!told(removal, &position(false)), "{removal:?}");
+    }
+}
+
+#[test]
+fn a_link_notices_that_its_hosts_clock_is_a_minute_wrong() {
+    let keys = Keys::new("home");
+    let start = SystemTime::UNIX_EPOCH + Duration::from_secs(10_000);
+    let mut link = Link::new(keys.clone(), exit(0), "process".to_owned(), Instant::now());
+    link.store_up(meta(), 5, Instant::now());
+    // Of three exits, the others agree.
+    let mut is_right = |revision, ahead| {
+        let heartbeat = |index| {
+            let (load, state) = (Load::default(), ExitState::Serving);
+            let clock = milliseconds(start);
+            let beat = Heartbeat { load, state, roster: 0, applied: 0, clock, release: "1".to_owned() };
+            Pair::new(keys.name(&Key::Heartbeat(exit(index))), serde_json::to_vec(&beat).unwrap(), revision)
+        };
+        link.events(revision, &[heartbeat(1), heartbeat(2)], start + Duration::from_secs(ahead));
+        link.is_clock_right()
+    };
+    assert_eq!([is_right(6, 0), is_right(7, 60), is_right(8, 61), is_right(9, 0)], [true, true, false, true]);
+}

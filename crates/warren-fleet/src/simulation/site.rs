@@ -138,6 +138,7 @@ impl Site {
             Link::new(self.keys.clone(), self.me.clone(), format!("{}-{}", self.me, self.processes), now);
         if let Some(disk) = &self.disk {
             self.link.resume(disk.revision, &disk.pairs);
+            self.link.stay_removed(&disk.position);
         }
         self.history = StoreHistory::resumed(self.disk.as_ref());
         (self.lease, self.saved_changes) = (0, self.link.changes());
@@ -307,10 +308,11 @@ impl Site {
     /// Handles a store that must not be used.
     fn refused(&mut self, mismatch: Mismatch, removed: Option<Removed>, store: &mut MapStore, now: Instant) {
         let is_removed = mismatch.must_stop();
-        if let Some(removed) = removed.filter(|_| is_removed) {
-            self.link.was_removed(removed);
-            if let Some((position, disk)) = self.history.was_removed(removed).zip(self.disk.as_mut()) {
-                disk.position = position;
+        if is_removed {
+            removed.into_iter().for_each(|removed| self.link.was_removed(removed));
+            self.history.must_stop(removed);
+            if let Some((position, disk)) = self.history.removal().zip(self.disk.as_mut()) {
+                disk.position = position.clone();
             }
         }
         if is_removed && self.link.has_stopped() {

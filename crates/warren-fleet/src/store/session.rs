@@ -22,7 +22,7 @@ use crate::exits::{Member, Removed};
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
 use crate::membership::confirm_removal;
-use crate::meta::{Meta, Mismatch, Position, check};
+use crate::meta::{Found, Meta, Mismatch, Position, check, check_as_joined};
 use crate::recovery::BesideRows;
 use crate::rows::Rows;
 use crate::sessions::SessionBatch;
@@ -44,6 +44,8 @@ pub(crate) struct Setup {
     pub(crate) me: ExitId,
     /// The link's position in the store's history.
     pub(crate) position: Option<Position>,
+    /// The number with which this host has joined, for a link that has no position yet.
+    pub(crate) joined_as: Option<u64>,
     /// The revision of the link's copy, if the watch can continue from there.
     pub(crate) revision: Option<i64>,
     /// The rows of that copy. If the store was recovered, the link replays the rows that the store lacks.
@@ -56,6 +58,22 @@ pub(crate) struct Setup {
     pub(crate) lease: Arc<AtomicI64>,
     /// When the store last answered, on any connection.
     pub(crate) answered: Arc<LastAnswer>,
+}
+
+impl Setup {
+    /// Compares the store with what the link knows of it.
+    fn check(&self, found: &Found) -> Result<(Meta, bool), Mismatch> {
+        let name = self.keys.name_of_fleet();
+        match &self.position {
+            Some(position) => check(name, Some(position), found),
+            None => check_as_joined(name, self.joined_as, found),
+        }
+    }
+
+    /// The number of this exit's membership, if the link knows it.
+    fn membership(&self) -> Option<u64> {
+        self.position.as_ref().map_or(self.joined_as, |position| position.membership)
+    }
 }
 
 /// The time of the store's latest answer.
@@ -188,21 +206,20 @@ pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<T
 }
 
 async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>) -> Result<(), Ended> {
-    let mut client = setup.options.connect(&setup.endpoint).await?;
+    let mut client = setup.options.connect(&setup.endpoint).await.map_err(explained)?;
     let found = timeout(ANSWER_TIMEOUT, find(&mut client, &setup.keys, &setup.me)).await;
     let found = match found.context("it does not answer")? {
         Err(error) if is_denied(&error) => {
             return Err(match own_removal(&mut client, &setup).await? {
                 Some(removed) => Ended::Refused(Mismatch::Removed { must_stop: true }, Some(removed)),
-                None => error.into(),
+                None => explained(error).into(),
             });
         }
         found => found?,
     };
-    let checked = check(setup.keys.name_of_fleet(), setup.position.as_ref(), &found);
+    let checked = setup.check(&found);
     if setup.has_stopped && checked == Err(Mismatch::Removed { must_stop: true }) {
-        let own = setup.position.as_ref().and_then(|position| position.membership);
-        confirm_removal(&mut client, &setup.keys, &setup.me, own).await?;
+        confirm_removal(&mut client, &setup.keys, &setup.me, setup.membership()).await?;
     }
     let (meta, is_recovered) = checked.map_err(|mismatch| Ended::Refused(mismatch, found.removed))?;
     if is_recovered {
@@ -213,6 +230,7 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
             replayed.map_err(|mismatch| Ended::Refused(mismatch, None))?.log();
         }
     }
+    let membership = setup.membership();
     // The connection drops its reference. Otherwise the link would copy all rows at its next change.
     drop(setup.rows);
     setup.answered.now();
@@ -235,7 +253,7 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
         probe,
         member,
         removed,
-        membership: setup.position.as_ref().and_then(|position| position.membership),
+        membership,
         lease: setup.lease,
         keeper: None,
         running: JoinSet::new(),
@@ -248,6 +266,17 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     connection.run(watch, commands).await
 }
 
+/// Adds what it may mean that the store refuses the exit's user.
+fn explained(error: anyhow::Error) -> anyhow::Error {
+    // Without certificates, etcd does not even let an unknown user log in.
+    if is_denied(&error) || format!("{error:#}").contains("authentication failed") {
+        return error.context(
+            "the store refuses this exit's user; if this exit was removed from the fleet, run `warren fleet leave` here",
+        );
+    }
+    error
+}
+
 /// The removal of this exit from its present membership, if its user may read nothing else any more (`users::confine`). Confirms the
 /// removal once the exit has stopped.
 async fn own_removal(client: &mut Client, setup: &Setup) -> anyhow::Result<Option<Removed>> {
@@ -258,7 +287,7 @@ async fn own_removal(client: &mut Client, setup: &Setup) -> anyhow::Result<Optio
         Err(error) if is_denied(&error) => return Ok(None),
         read => read?,
     };
-    let own = setup.position.as_ref().and_then(|position| position.membership);
+    let own = setup.membership();
     let is_own = |removed: &Removed| removed.must_stop() && !removed.is_of_another(own);
     let removed = pair.and_then(|pair| pair.removed()).filter(is_own);
     if removed.is_some() && setup.has_stopped {

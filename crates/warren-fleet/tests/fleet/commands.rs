@@ -484,6 +484,8 @@ fn a_removed_exit_that_was_cut_off_learns_of_its_removal_and_its_user_can_do_not
     let is_gone = || !fleet.store.etcdctl_ok(&["user", "list"]).contains("warren-fleet-b");
     wait_for("its user is removed", Duration::from_secs(40), || is_gone().then_some(()));
     assert!(!fleet_ok(&a, &["status"]).contains("was removed"));
+    let refused = "the store refuses this exit's user; if this exit was removed from the fleet, run `warren fleet leave`";
+    wait_for("its log says so", Duration::from_secs(10), || exit.log().contains(refused).then_some(()));
 }
 
 /// A small file system of its own, which the test can fill.
@@ -505,6 +507,10 @@ impl SmallDisk {
         use std::io::Write as _;
         let mut file = std::fs::File::create(self.0.join("filler")).unwrap();
         while file.write_all(&[1; 512]).is_ok() {}
+    }
+
+    fn empty(&self) {
+        std::fs::remove_file(self.0.join("filler")).unwrap();
     }
 }
 
@@ -533,6 +539,48 @@ fn a_link_with_a_full_disk_starts_and_its_exit_hears_of_removed_clients() {
     exit.wait("the removal is known", |seen| {
         seen.rows.iter().all(|(id, _)| !matches!(id, warren_session::clients::RowId::Client(_))).then_some(())
     });
+}
+
+#[test]
+fn a_removal_is_confirmed_once_the_disk_has_it_and_the_exit_hears_of_it_again_without_the_store() {
+    let fleet = three_exits();
+    let at = fleet.directory.path().join("d");
+    let disk = SmallDisk::mounted_at(&at.join("state"));
+    let mut exit = Exit::further(&fleet.exits[0], &at, "d", &[]).ready();
+    wait_for("its copy is saved", Duration::from_secs(5), || has_copy(&exit).then_some(()));
+    fleet.exits[0].wait("its key is stored", |seen| (seen.exits.len() == 4).then_some(()));
+    exit.stop_link("KILL");
+    disk.fill();
+    let must_stop = |exit: &Exit| {
+        exit.wait("it must stop", |seen| match &seen.store {
+            Some(StoreLink::Refused { is_removed: true, .. }) => Some(()),
+            _ => None,
+        });
+    };
+    let said = std::thread::scope(|scope| {
+        let removal = scope.spawn(|| fleet_ok(&fleet.exits[0].directory, &["remove", "d", "--force"]));
+        let removed = || fleet.store.etcdctl_ok(&["get", "/warren/fleet/xr/d"]);
+        wait_for("it is out", Duration::from_secs(5), || (!removed().is_empty()).then_some(()));
+        exit.start_link();
+        must_stop(&exit);
+        removal.join().unwrap()
+    });
+
+    // The command has waited for eight seconds.
+    assert!(said.contains("has not confirmed that it stops serving"), "{said}");
+    assert!(exit.log().contains("make room on the disk"), "the control: {}", exit.log());
+    std::thread::sleep(Duration::from_secs(5));
+    let is_known = || fleet.exits[0].seen(|seen| seen.removed.is_empty());
+    assert!(!is_known(), "it has confirmed, and the disk does not have it");
+    disk.empty();
+    wait_for("it has confirmed", Duration::from_secs(20), || is_known().then_some(()));
+
+    exit.stop_link("KILL");
+    fleet.store.signal_all("STOP");
+    exit.seen(|seen| seen.store = None);
+    exit.start_link();
+    must_stop(&exit);
+    fleet.store.signal_all("CONT");
 }
 
 #[test]
@@ -613,6 +661,37 @@ fn a_host_whose_name_another_host_has_taken_stops_when_it_hears_of_that() {
     });
     again.store(&[client("anna", key(1)).into()]);
     assert!(matches!(again.seen(|seen| seen.store.clone()), Some(StoreLink::Reachable)), "the control");
+}
+
+#[test]
+fn a_host_that_was_removed_before_its_link_ran_does_not_take_part_under_another_hosts_number() {
+    let fleet = three_exits();
+    let first = &fleet.exits[0].directory;
+    fleet.exits[0].store(&[client("anna", key(1)).into()]);
+    let at = |name: &str| fleet.directory.path().join(name);
+    let join = |host: &str| {
+        let ticket = fleet_ok(first, &["ticket", "d"]);
+        fleet_ok(&at(host), &["join", ticket.trim()]);
+    };
+    join("x");
+    let said = fleet_ok(first, &["remove", "d"]);
+    assert!(said.contains("d is removed from the fleet.\n"), "it was never linked: {said}");
+    join("y");
+
+    let earlier = Exit::start(&at("x"), "d");
+    earlier.wait("it hears of that", |seen| match &seen.store {
+        Some(StoreLink::Refused { reason, is_removed: true })
+            if reason.contains("another host has joined") =>
+        {
+            Some(())
+        }
+        _ => None,
+    });
+
+    let later = Exit::start(&at("y"), "d").ready();
+    assert!(later.client(key(1)).is_some(), "the control");
+    assert_eq!(earlier.seen(|seen| (seen.wholes, seen.rows.len())), (0, 0));
+    assert_eq!(later.seen(|seen| seen.store.clone()), Some(StoreLink::Reachable));
 }
 
 #[test]

@@ -36,10 +36,16 @@ pub(super) fn add_trouble(fields: &mut Fields, fleet: &FleetStatus) {
              ticket if it is to come back"
                 .to_owned(),
         ),
-        _ if fleet.is_stale => fields.add(
-            "stale",
-            "clients are sent away until the store can be used again (it was away for max_staleness)".to_owned(),
-        ),
+        left if fleet.is_stale => {
+            let why = match left {
+                Some(left) if left <= 0.0 => "it was away for max_staleness",
+                Some(_) | None => "this exit's copy may have clients that were removed elsewhere",
+            };
+            fields.add(
+                "stale",
+                format!("clients are sent away until the store can be used again ({why})"),
+            );
+        }
         Some(left) if fleet.store != "reachable" => fields
             .add("stale", format!("clients are served for another {}, and no client can enrol", time(left))),
         Some(_) | None => {}
@@ -174,8 +180,12 @@ mod tests {
         assert!(said.contains("ams1 was removed from it") && said.contains("warren fleet leave"), "{said}");
         let stale = FleetStatus { is_stale: true, is_draining: true, stale_in_seconds: Some(0.0), ..away };
         let said = text(&stale);
-        assert!(said.contains("clients are sent away until the store can be used again"), "{said}");
+        assert!(said.contains("until the store can be used again (it was away for max_staleness)"), "{said}");
         let (own, _exits) = said.split_once("\n\n").expect("what is wrong here, and the exits");
         assert!(!own.contains("draining"), "{said}");
+        for left in [None, Some(60.0)] {
+            let said = self::text(&FleetStatus { stale_in_seconds: left, ..stale.clone() });
+            assert!(said.contains("until the store can be used again (this exit's copy may have"), "{said}");
+        }
     }
 }
