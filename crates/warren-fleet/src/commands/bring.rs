@@ -22,7 +22,6 @@ use crate::config::{exit_toml, is_there};
 use crate::keys::Keys;
 use crate::link::{pools_text, rows_of};
 use crate::planted::reached;
-use crate::recovery::without_lease;
 use crate::rows::{Claim, Rows, named};
 use crate::run::Directories;
 use crate::store::{apply, read_all};
@@ -48,7 +47,7 @@ pub(super) fn misplaced(client: &Client, pools: &Pools) -> impl Iterator<Item = 
 /// Checks that an exit's clients can be brought into a fleet.
 ///
 /// # Errors
-/// If one of them collides with the fleet's. The error lists all collisions.
+/// If one of them collides with the fleet's. A warning names each collision.
 pub(super) async fn check(
     store: &Etcd,
     keys: &Keys,
@@ -76,16 +75,9 @@ pub(super) async fn bring(
     let each = |rows: Vec<RowChange>| rows.into_iter().map(|row| vec![row]).collect();
     let mut refused = apply(&mut store, keys, &mut rows, each(removed)).await?;
     reached("removed keys stored");
-    for group in apply(&mut store, keys, &mut rows, each(others)).await? {
-        // Since the rows were read, another exit may have given one of the client's addresses to another client.
-        let without: Vec<_> = group.iter().filter_map(without_lease).collect();
-        let again = if without.is_empty() { Vec::new() } else { vec![without] };
-        match again.is_empty() {
-            true => refused.push(group),
-            false => refused.extend(apply(&mut store, keys, &mut rows, again).await?),
-        }
-    }
+    refused.extend(apply(&mut store, keys, &mut rows, each(others)).await?);
     if let Some(first) = refused.first() {
+        // Since the rows were read, another exit has given a name or an address to another client. The next attempt sees that.
         bail!(
             "{} are not stored, because the fleet's clients have just changed; the first is {}",
             counted(refused.len(), "row"),
@@ -106,7 +98,7 @@ fn news(rows: &Rows, own: &ClientRegistry, pools: &Pools) -> anyhow::Result<Vec<
         bail!(
             "{} between this exit's clients and the fleet's, listed above; no client was changed, and the ticket still works on this host; \
              resolve them at this exit or in the fleet, then run this again. A client that is enrolled in both must have the same name and \
-             settings in both. Do not remove it at either, because that would remove its key for good",
+             settings in both. Do not remove it in either, because that would remove its key for good",
             counted(collisions.len(), "collision")
         );
     }
