@@ -204,9 +204,7 @@ impl Fleet {
         if self.link.take().is_none() {
             return;
         }
-        tracing::warn!(
-            "the link to the fleet is lost: {why}; clients are still served, but nobody is enrolled until the link is back"
-        );
+        tracing::warn!("the link to the fleet is lost: {why}; {}", self.without_store());
         let reason = format!("there is no link to it: {why}");
         self.store = StoreLink::Away { silent: self.serving.silent(Instant::now()), reason };
         (self.whole, self.follows) = (None, false);
@@ -214,6 +212,14 @@ impl Fleet {
         for id in self.requests.lose_all() {
             self.counts.unavailable += 1;
             sessions.stored(Instant::now(), id, Err(StoreRefusal::Unavailable));
+        }
+    }
+
+    /// What the exit does while requests do not reach the store, as part of a sentence.
+    fn without_store(&self) -> &'static str {
+        match self.serving.is_removed() {
+            true => "this exit serves nobody, because it was removed from its fleet",
+            false => "clients are still served, but nobody is enrolled until the store answers again",
         }
     }
 
@@ -386,9 +392,7 @@ impl Fleet {
         match &link {
             StoreLink::Reachable if is_news => tracing::info!("the fleet's store answers"),
             StoreLink::Away { reason, .. } if is_news => {
-                tracing::warn!(
-                    "the fleet's store does not answer: {reason}; clients are still served, but nobody is enrolled"
-                );
+                tracing::warn!("the fleet's store does not answer: {reason}; {}", self.without_store());
             }
             StoreLink::Refused { reason, .. } if is_news => {
                 tracing::error!("the fleet's store must not be used: {reason}");

@@ -3,6 +3,7 @@
 mod attempt;
 mod backup;
 mod begin;
+mod bring;
 mod exits;
 mod files;
 mod join;

@@ -6,14 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use warren_fleet_link::ExitId;
-use warren_session::clients::{RowChange, RowId};
+use warren_fleet_link::{ExitId, MAX_EXITS};
+use warren_session::clients::{RowChange, RowId, is_valid_name};
 
 use crate::meta::Position;
 use crate::recovery::{Basis, is_open_invitation};
 use crate::rows::Rows;
 
-/// Maximum number of invitations that wait. The value must fit into one transaction.
+/// Maximum number of invitations that wait. The value must fit into one transaction. It does, because names have at most 63
+/// characters.
 const MOST_OPEN: usize = 1_000;
 
 /// The value of `rt`.
@@ -37,6 +38,14 @@ struct Open {
     row: RowChange,
 }
 
+impl Open {
+    /// Whether an exit can have made this invitation. Any exit of the fleet can write other ones, which may have any size.
+    fn is_possible(&self) -> bool {
+        let RowChange::Invitation { invitation: Some(invitation), .. } = &self.row else { return false };
+        is_valid_name(&invitation.name)
+    }
+}
+
 impl Returned {
     /// Records that an exit has come back with its copy, in an epoch of the store.
     pub(crate) fn come_back(
@@ -49,6 +58,7 @@ impl Returned {
         if self.epoch != epoch {
             (self.epoch, self.back) = (epoch, BTreeSet::new());
         }
+        self.shorten();
         self.back.insert(me.clone());
         // An invitation that this newer copy lacks, or has in another state, was used or withdrawn.
         self.open.retain(|open| {
@@ -68,8 +78,20 @@ impl Returned {
             row: row.content.clone(),
         });
         let room = MOST_OPEN.saturating_sub(self.open.len());
-        self.open.extend(news.take(room));
+        self.open.extend(news.filter(Open::is_possible).take(room));
         *newest = position.revision.max(*newest);
+    }
+
+    /// Leaves out what no link has written. Otherwise an exit could make the value so long that no link can write it, and no exit
+    /// would come back.
+    fn shorten(&mut self) {
+        self.open.retain(Open::is_possible);
+        self.open.truncate(MOST_OPEN);
+        let epoch = self.epoch;
+        self.newest.retain(|earlier, _| *earlier <= epoch);
+        if self.back.len() > MAX_EXITS {
+            self.back.clear();
+        }
     }
 
     /// The exits that have not come back yet.
@@ -90,6 +112,12 @@ impl Returned {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use warren_session::clients::{Invitation, MAX_NAME_LENGTH};
+
     use super::*;
     use crate::link::tests::meta;
     use crate::meta::{Found, Meta, Recovery};
@@ -155,6 +183,43 @@ pub(crate) mod tests {
         let (older, newer) = (rows(&[(110, invitation(2, None))]), rows(&[(120, used)]));
         assert_eq!(after(&[("a", 115, &older)]).open().count(), 1);
         assert_eq!(after(&[("a", 115, &older), ("b", 130, &newer)]).open().count(), 0);
+    }
+
+    /// A transaction of etcd has at most 1.5 MiB, and also contains some of the invitations themselves.
+    fn fits(returned: &Returned) -> bool {
+        serde_json::to_vec(returned).unwrap().len() < 512 << 10
+    }
+
+    #[test]
+    fn an_exit_cannot_make_the_value_too_long_for_a_transaction() {
+        let named = |number: u16, name: String| {
+            let mut bytes = [0; 32];
+            bytes[..2].copy_from_slice(&number.to_be_bytes());
+            let token_sha256 = serde_json::from_value(STANDARD.encode(bytes).into()).unwrap();
+            let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000);
+            let upgrades = Some(crate::link::tests::key(7));
+            RowChange::from(Invitation { name, token_sha256, expires, used_by: None, upgrades })
+        };
+        let hostile: Vec<_> = (0..600).map(|number| (110, named(number, "x".repeat(16_000)))).collect();
+        let longest: Vec<_> =
+            (600..1_700).map(|number| (116, named(number, "x".repeat(MAX_NAME_LENGTH)))).collect();
+        let returned = after(&[("a", 115, &rows(&hostile)), ("b", 116, &rows(&longest))]);
+        assert_eq!(returned.open().count(), MOST_OPEN, "the control: invitations of other exits wait");
+        assert!(fits(&returned));
+
+        // The exit writes the value itself.
+        let open = |row: &RowChange| Open { epoch: 1, modified: 110, row: row.clone() };
+        let mut forged = Returned {
+            epoch: 2,
+            back: (0..20_000).map(|number| exit(&format!("exit{number}"))).collect(),
+            newest: (0..100_000).map(|epoch| (epoch, 1)).collect(),
+            open: hostile.iter().chain(&longest).chain(&longest).map(|(_, row)| open(row)).collect(),
+        };
+        assert!(!fits(&forged));
+        let position = Position { epoch: 1, revision: 115, ..Position::default() };
+        let basis = basis(&position, Recovery { epoch: 1, revision: 100, store: 50 });
+        forged.come_back((&exit("c"), 2), (&position, &Rows::default()), &Rows::default(), basis);
+        assert!(fits(&forged));
     }
 
     #[test]

@@ -119,6 +119,14 @@ impl StateDirectory {
         is_there(&self.snapshot())
     }
 
+    /// Whether a link has used the directory since it was cleared.
+    ///
+    /// # Errors
+    /// If the directory cannot be examined.
+    pub(crate) fn was_used(&self) -> anyhow::Result<bool> {
+        Ok(is_there(&self.claim_file())? || self.has_copy()?)
+    }
+
     /// Creates the directory, to which only its owner has access.
     ///
     /// # Errors
@@ -474,9 +482,9 @@ mod tests {
         let first = claimed(directory.path(), "one");
         let is_there = || first.load(&snapshot().owner).unwrap().is_some();
         first.save(&snapshot()).unwrap();
-        assert!(first.is_claimed() && is_there(), "the control");
+        assert!(first.is_claimed() && first.was_used().unwrap() && is_there(), "the control");
         StateDirectory::new(directory.path()).clear().unwrap();
-        assert!(!first.is_claimed() && !is_there());
+        assert!(!first.is_claimed() && !first.was_used().unwrap() && !is_there());
         first.save(&snapshot()).unwrap();
         first.save_position(&snapshot().position).unwrap();
         assert!(!is_there() && !first.position().exists());

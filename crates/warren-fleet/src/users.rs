@@ -95,8 +95,9 @@ pub(crate) async fn remove_of(client: &mut Client, keys: &Keys, exit: &ExitId) -
     Ok(was_there)
 }
 
-/// Takes all rights from the user of a removed exit, except to read its removal and to confirm it. So an exit that is cut off from
-/// the store still learns of its removal when it is back. Returns whether there is such a user.
+/// Takes all rights from the user of a removed exit, except to read and write its removal. So an exit that is cut off from the store
+/// still learns of its removal when it is back, and can confirm it. A hostile exit can also delete the value, or write a false one.
+/// Returns whether there is such a user.
 ///
 /// # Errors
 /// If the store refuses, or does not answer.

@@ -14,6 +14,8 @@
 
 #[path = "fleet/at_once.rs"]
 mod at_once;
+#[path = "fleet/brings.rs"]
+mod brings;
 #[path = "fleet/check.rs"]
 mod check;
 #[path = "fleet/commands.rs"]

@@ -30,6 +30,7 @@ mod faults;
 mod first_packet;
 mod flaps;
 mod fleet;
+mod fleet_brings;
 mod fleet_crowd;
 mod fleet_faults;
 mod fleet_history;

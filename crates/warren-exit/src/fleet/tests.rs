@@ -569,6 +569,7 @@ fn a_removed_exit_sends_its_clients_away_until_the_store_has_it_again() {
     // The control: a store that must not be used says nothing about this exit.
     exit.hear(refused(false)).unwrap();
     assert!(!exit.fleet.serve(Instant::now(), &mut exit.sessions));
+    assert!(exit.fleet.without_store().contains("clients are still served"));
     exit.hear(refused(true)).unwrap();
     assert!(exit.fleet.serve(Instant::now(), &mut exit.sessions));
     assert_eq!(exit.fleet.serving.state(), ExitState::Draining);
@@ -579,6 +580,7 @@ fn a_removed_exit_sends_its_clients_away_until_the_store_has_it_again() {
     exit.connect();
     let away = StoreLink::Away { silent: Duration::ZERO, reason: "permission denied".to_owned() };
     exit.hear(FleetMessage::Store(away)).unwrap();
+    assert!(exit.fleet.without_store().contains("this exit serves nobody"));
     assert!(exit.fleet.serve(Instant::now(), &mut exit.sessions));
     assert!(exit.has(ALICE), "nobody has to enrol again");
     exit.link(rows());

@@ -1,19 +1,19 @@
 //! `warren fleet init`: begins a fleet with the clients of this exit.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use etcd_client::{Client, Compare, CompareOp, DeleteOptions, Txn, TxnOp};
 use ipnet::IpNet;
-use warren_config::{ClientsImport, client_address, counted, ipv4_pool, ipv6_pool, load_clients, load_exit};
+use warren_config::{ClientsImport, counted, ipv4_pool, ipv6_pool, load_exit};
 use warren_fleet_link::{ExitId, Pools};
 use warren_host::durable_file::{remove, remove_abandoned};
 use warren_session::clients::ClientRegistry;
 
 use super::attempt::check_not_joining;
+use super::bring::{misplaced, own_registry};
 use super::files::{forget_attempt, forget_exits_file, lock, write_config};
 use super::{print, warning_of_open_store};
 use crate::config::{FleetConfig, StoreConfig, exit_toml, is_there};
@@ -190,20 +190,17 @@ fn own_clients(
         (Some(pools), _) | (None, Some(pools)) => pools,
         (None, None) => Pools { ipv4: None, ipv6: None },
     };
-    let registry = match (&arguments.clients, &settings) {
-        (Some(file), _) => {
+    let registry = match &arguments.clients {
+        Some(file) => {
             let import = ClientsImport::read(file)?;
             import.with_context(|| format!("{} does not exist", file.display()))?.registry
         }
-        (None, Some(settings)) => load_clients(&settings.clients_path(directories.state))?,
-        (None, None) => ClientRegistry::new(),
+        None => own_registry(directories)?,
     };
     // Without --pool, the pools are those of this exit, and its clients already fit them.
     for client in registry.iter().filter(|_| !arguments.pool.is_empty()) {
-        let fixed = client.ipv4.map(IpAddr::V4).into_iter().chain(client.ipv6.map(IpAddr::V6));
-        for address in fixed {
-            client_address(address, pools.ipv4, pools.ipv6)
-                .map_err(|error| anyhow!("the client {} does not fit --pool: {error}", client.name))?;
+        if let Some((_, error)) = misplaced(client, &pools).next() {
+            bail!("the client {} does not fit --pool: {error}", client.name);
         }
     }
     Ok((pools, registry))

@@ -17,7 +17,7 @@ use crate::keys::Key;
 use crate::membership::{confirm_removal, take_out};
 use crate::run::Directories;
 use crate::snapshot::StateDirectory;
-use crate::store::{ended, has_found, in_words};
+use crate::store::{ended, get, has_found, in_words};
 use crate::users::{self, user_name};
 
 /// How long to wait until a removed exit confirms that it stops serving. Its link looks at the store every two seconds.
@@ -109,8 +109,8 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let roster = store_roster(&mut fleet, &exit, in_roster).await.with_context(|| {
         format!("{exit} is out of the fleet{serving}. It is still in the roster, so run this again")
     })?;
-    let had_user = match end_user(&mut fleet, &exit, &arguments.admin).await {
-        Err(_) if !is_known => false,
+    let user = match end_user(&mut fleet, &exit, &arguments.admin).await {
+        Err(_) if !is_known => User::None,
         removed => removed.with_context(|| {
             format!(
                 "{exit} is out of the fleet{serving}. Its tickets are void, but its etcd user, {}, may still exist, so run this again \
@@ -119,6 +119,10 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
             )
         })?,
     };
+    if user == User::OfNewMember {
+        return print(&format!("{}{roster}", joined_again(&exit, was_member)));
+    }
+    let had_user = user == User::Ended;
     let what = match (was_member, is_known || had_user) {
         (true, _) => format!("{exit} is removed from the fleet{serving}.\n"),
         (false, true) if may_serve => format!("{exit} is not in the fleet{serving}.\n"),
@@ -238,20 +242,44 @@ async fn store_roster(fleet: &mut Connected, exit: &ExitId, in_roster: InRoster)
     })
 }
 
+/// What has become of the etcd user of an exit that was taken out of the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum User {
+    /// There was none.
+    None,
+    /// The user is removed, or confined.
+    Ended,
+    /// A host has joined under the exit's name in the meantime, and uses it.
+    OfNewMember,
+}
+
 /// Removes the etcd user of an exit that is not in the fleet. If the exit may still serve, the user stays, so that the exit learns of
-/// its removal, and has no other right. Returns whether there was a user.
-async fn end_user(fleet: &mut Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<bool> {
+/// its removal, and has no other right.
+async fn end_user(fleet: &mut Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<User> {
     let mut client = admin.connect(fleet).await?;
-    match users::granted(&mut fleet.client, &fleet.keys, exit).await? {
-        None => users::remove_of(&mut client, &fleet.keys, exit).await,
-        // Somebody else has made a new ticket in the meantime, and a host may have joined with it.
-        Some(granted) if granted.grant.host.is_some() => Ok(true),
+    let was_there = match users::granted(&mut fleet.client, &fleet.keys, exit).await? {
+        None => users::remove_of(&mut client, &fleet.keys, exit).await?,
         Some(granted) => {
             let was_there = users::is_there(&client, &user_name(&fleet.config.fleet, exit)).await?;
+            // This changes nothing if somebody has made a new ticket in the meantime, or a host has joined with one.
             users::end(&mut client, &fleet.keys, &granted).await?;
-            Ok(was_there)
+            let member = fleet.keys.name(&Key::Member(exit.clone()));
+            if granted.grant.host.is_some() && get(&mut fleet.client, &member).await?.is_some() {
+                return Ok(User::OfNewMember);
+            }
+            was_there
         }
-    }
+    };
+    Ok(if was_there { User::Ended } else { User::None })
+}
+
+/// Says that a host has joined under the name of a removed exit while the command ran.
+fn joined_again(exit: &ExitId, was_member: bool) -> String {
+    let what = if was_member { "is removed from the fleet" } else { "was not in the fleet" };
+    format!(
+        "{exit} {what}. In the meantime, a host has joined the fleet under this name with a new ticket, and stays in it. To remove that \
+         one, run `warren fleet remove {exit}` again.\n"
+    )
 }
 
 /// Says what an exit can still do in the store as long as it has not heard of its removal.

@@ -13,15 +13,17 @@ use clap::Args;
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 use serde::Serialize;
 use tokio::time::timeout;
+use warren_config::counted;
 use warren_config::storage::{remove_abandoned, remove_leftovers};
-use warren_config::{counted, load_clients, load_exit};
 use warren_fleet_link::{ExitId, Pools};
+use warren_session::clients::ClientRegistry;
 
 use super::attempt::{Attempt, Files};
+use super::bring::{self, own_registry};
 use super::files::{begin_exits_file, credentials_directory, lock};
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
-use crate::config::{FleetConfig, exit_toml, is_absent, is_there};
+use crate::config::{FleetConfig, is_absent};
 use crate::keys::{Key, Keys};
 use crate::link::pools_text;
 use crate::meta::Meta;
@@ -38,6 +40,10 @@ pub(crate) struct JoinArguments {
     /// this host can see command lines. If joining has failed, give the same ticket again.
     #[arg(value_name = "TICKET|-|@FILE")]
     ticket: String,
+    /// Bring this exit's own clients, open invitations and removed keys into the fleet. If one of them collides with a client of the
+    /// fleet, nothing is changed. Clients stay enrolled, and disabled clients stay disabled.
+    #[arg(long, conflicts_with = "replace_clients")]
+    bring_clients: bool,
     /// Join even if this exit has clients of its own. The fleet's clients replace them.
     #[arg(long)]
     replace_clients: bool,
@@ -64,11 +70,9 @@ const TRIES: usize = 3;
 pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments) -> anyhow::Result<()> {
     let ticket = Ticket::parse(&text_of(&arguments.ticket)?)?;
     let _lock = lock(&directories)?;
-    if !arguments.replace_clients {
-        check_no_clients(&directories)?;
-    }
     let attempt = Attempt::of(directories.config, &ticket)?;
     let is_named = attempt.is_named(&ticket)?;
+    let brought = own_clients(&directories, arguments, is_named)?;
     if !attempt.is_again {
         if ticket.expires <= seconds(SystemTime::now()) {
             bail!("this ticket has expired; get another one with `warren fleet ticket {}`", ticket.exit);
@@ -76,15 +80,16 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
         settle_earlier(&directories).await?;
     }
     let files = Files::of(directories.config, &ticket, attempt.is_again)?;
-    let meta = take_place(&ticket, &attempt, &files, is_named).await?;
+    let meta = take_place(&ticket, &attempt, (&files, is_named), brought.as_ref()).await?;
     finish(&attempt, is_named, &directories)?;
     let config = files.config;
     if arguments.json {
         return print_json(&Joined { fleet: &config.fleet, exit: &config.exit, pools: &meta.pools });
     }
     let pools = pools_text(&meta.pools);
+    let brought = brought.as_ref().map(summary).unwrap_or_default();
     print(&format!(
-        "This exit is {} of fleet {:?}. {} is written.\nNext: give exit.toml the prefixes {pools} in `[addresses]`, and `[fleet]` with \
+        "This exit is {} of fleet {:?}. {} is written.\n{brought}Next: give exit.toml the prefixes {pools} in `[addresses]`, and `[fleet]` with \
          `name = \"{}\"`. Then start the exit and warren-fleet.service.\n",
         config.exit,
         config.fleet,
@@ -93,26 +98,44 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     ))
 }
 
-/// Checks that this host's exit has no clients, which would be lost.
+/// The clients to bring into the fleet, if the operator asks for it. Without an instruction, this host's exit must have no clients,
+/// because they would be lost. Once `fleet.toml` has its name, an earlier command has taken care of them.
 ///
 /// # Errors
-/// If the exit has clients, or its clients cannot be read.
-fn check_no_clients(directories: &Directories<'_>) -> anyhow::Result<()> {
-    let path = exit_toml(directories.config);
-    if !is_there(&path)? {
-        return Ok(());
+/// If the exit has clients and the operator does not say what to do with them, or its clients cannot be read.
+fn own_clients(
+    directories: &Directories<'_>,
+    arguments: &JoinArguments,
+    is_named: bool,
+) -> anyhow::Result<Option<ClientRegistry>> {
+    // Once a link has run here, the exit has the fleet's clients, perhaps in an outdated copy.
+    let has_run = is_named && StateDirectory::new(directories.state).was_used()?;
+    if arguments.bring_clients {
+        return (!has_run).then(|| own_registry(directories)).transpose();
     }
-    let own = load_clients(&load_exit(&path)?.clients_path(directories.state))?;
+    if is_named || arguments.replace_clients {
+        return Ok(None);
+    }
+    let own = own_registry(directories)?;
     let open = own.open_invitations(SystemTime::now()).len();
     if own.is_empty() && open == 0 {
-        return Ok(());
+        return Ok(None);
     }
     bail!(
-        "nothing was changed, because this exit has {} and {} of its own, and the fleet's would replace them; write the clients into a file \
-         with `warren exit client export FILE`, run this again with --replace-clients, and when the exit is linked, add each client to the \
-         fleet with `warren exit client add NAME --public-key KEY`; make the invitations again",
+        "nothing was changed, because this exit has {} and {} of its own, and the fleet's would replace them; run this again with \
+         --bring-clients to bring them into the fleet, or with --replace-clients to give them up",
         counted(own.len(), "client"),
         counted(open, "open invitation")
+    )
+}
+
+/// Says what this exit has brought into the fleet.
+fn summary(own: &ClientRegistry) -> String {
+    format!(
+        "The fleet has its {} and {} now. Do not invite or change clients here until the exit has restarted, because the fleet would not \
+         learn of it.\n",
+        counted(own.len(), "client"),
+        counted(own.open_invitations(SystemTime::now()).len(), "open invitation")
     )
 }
 
@@ -130,12 +153,12 @@ fn finish(attempt: &Attempt, is_named: bool, directories: &Directories<'_>) -> a
 }
 
 /// Writes the files and uses the ticket. If the ticket is refused, removes the files again. If the temporary file was already
-/// renamed to `fleet.toml`, leaves the files alone in both cases.
+/// renamed to `fleet.toml`, leaves the files alone in both cases. `brought`: the clients of this exit that go into the fleet.
 async fn take_place(
     ticket: &Ticket,
     attempt: &Attempt,
-    files: &Files,
-    is_named: bool,
+    (files, is_named): (&Files, bool),
+    brought: Option<&ClientRegistry>,
 ) -> anyhow::Result<Meta> {
     let refused = |error| {
         if !is_named && let Err(left) = attempt.undo() {
@@ -157,6 +180,10 @@ async fn take_place(
         Err(Looked::Void(error)) => return Err(refused(error)),
         Err(Looked::Failed(error)) => return Err(error),
     };
+    let keys = Keys::new(&ticket.fleet);
+    if let Some(own) = brought {
+        bring::check(&client, &keys, own, &meta.pools).await?;
+    }
     // The files are written before the ticket is used. Without them the exit could not reach the store.
     if !is_named && let Err(error) = attempt.begin(files) {
         return Err(if attempt.is_again { unknown(error) } else { refused(error) });
@@ -164,6 +191,13 @@ async fn take_place(
     match use_up(&options, client, ticket, attempt).await {
         Used::ByThisHost => {
             reached("ticket used");
+            if let Some(own) = brought {
+                let store = options.connect_any().await;
+                let brought = async { bring::bring(store?, &keys, own, &meta.pools).await };
+                brought.await.context(
+                    "the ticket is used, but not all clients of this exit are in the fleet; run this again with the same ticket",
+                )?;
+            }
             Ok(meta)
         }
         Used::Refused(error) => Err(refused(error)),

@@ -19,7 +19,7 @@ use crate::certificates::common_name;
 use crate::config::{StoreConfig, read_identity, read_text};
 use crate::keys::{Key, Keys, is_fleet_name};
 use crate::run::{Directories, random_name};
-use crate::store::{StoreOptions, ended, has_found, in_words, is_denied};
+use crate::store::{StoreOptions, ended, has_found, in_words};
 use crate::users::{self, Grant, user_name};
 
 /// The beginning of every ticket.
@@ -168,8 +168,12 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         let new = StoreOptions { identity: identity.clone(), user: None, certificate_name, ..own.clone() };
         new.connect_any().await.context("the ticket would not work, so none was made")?;
     }
+    // `grant` checks this again. Here, the refusal comes before any warning.
     check_stopped(&mut fleet, &exit).await?;
     let mut admin = arguments.admin.connect(&fleet).await?;
+    // Without the right to make users, nothing may be written: the grant of an exit that has left says that its user must be removed.
+    let looked = users::is_there(&admin, &user).await;
+    looked.with_context(|| cannot_make(&user))?;
     let is_member = Key::Member(exit.clone());
     let is_member = !in_words(fleet.client.get(fleet.keys.name(&is_member), None).await)?.kvs().is_empty();
     if !is_member && identity.is_some() && was_used(&mut fleet, &exit).await? {
@@ -194,20 +198,23 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
     match make_user(&fleet, &admin, arguments, ticket.identity.is_some(), &user).await {
         Ok(made) => ticket.user = made,
         Err(error) => {
+            // The grant stays, so that a link removes the user if it was made.
             in_words(fleet.client.delete(ticket.key(&fleet.keys), None).await)?;
-            // This command may not make users, so it has made none that a link would have to remove.
-            if is_denied(&error) {
-                in_words(fleet.client.delete(fleet.keys.grant(&ticket.exit), None).await)?;
-            }
             return Err(error);
         }
     }
     print(&format!("{}\n", ticket.text()?))
 }
 
+fn cannot_make(user: &str) -> String {
+    format!(
+        "the store's user {user} cannot be made; use --admin to name a user who may make users, such as root"
+    )
+}
+
 /// Refuses the name of a removed exit that may still serve. If a new exit had that name, the removed one would no longer be listed
-/// anywhere.
-async fn check_stopped(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<()> {
+/// anywhere. Returns the revision of the exit's removal, or 0 if there is none.
+async fn check_stopped(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<i64> {
     let removed = ended(&mut fleet.client, &fleet.keys, exit).await?;
     if removed.is_some_and(|removed| removed.may_serve(SystemTime::now())) {
         bail!(
@@ -215,7 +222,7 @@ async fn check_stopped(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<(
              {exit} --stopped`, or choose another name"
         );
     }
-    Ok(())
+    Ok(removed.map_or(0, |removed| removed.at))
 }
 
 /// Whether an exit of this name was removed or has left, or an earlier ticket for it was made.
@@ -235,12 +242,17 @@ async fn grant(
     // If the ticket is not stored, the lease ends by itself.
     let lease = in_words(fleet.client.lease_grant(i64::try_from(lifetime.as_secs())?, None).await)?;
     let earlier = settled(fleet, admin, exit).await?;
-    let member = fleet.keys.name(&Key::Member(exit.clone()));
+    // The exit may have been removed since the grant was read, or while this command waited. The transaction would otherwise give a
+    // lingering exit its rights back.
+    let removed_at = check_stopped(fleet, exit).await?;
+    let [member, removed] =
+        [Key::Member(exit.clone()), Key::RemovedExit(exit.clone())].map(|key| fleet.keys.name(&key));
     let key = fleet.keys.grant(exit);
     let modified = earlier.as_ref().map_or(0, |earlier| earlier.modified);
     let compares = [
         Compare::version(member.as_str(), CompareOp::Equal, 0),
         Compare::mod_revision(key.as_str(), CompareOp::Equal, modified),
+        Compare::mod_revision(removed, CompareOp::Equal, removed_at),
     ];
     let grant = Grant { ticket: ticket.digest(), ..Grant::default() };
     let until = PutOptions::new().with_lease(lease.id());
@@ -331,9 +343,7 @@ async fn make_user(
     let password = random_name()? + &random_name()?;
     let made =
         users::add(&mut auth, &fleet.keys, name, (!has_certificate).then_some(password.as_str())).await;
-    made.with_context(|| {
-        format!("the store's user {name} cannot be made; use --admin to name a user who may make users, such as root")
-    })?;
+    made.with_context(|| cannot_make(name))?;
     if has_certificate {
         return Ok(None);
     }

@@ -583,10 +583,8 @@ fn a_removal_is_confirmed_once_the_disk_has_it_and_the_exit_hears_of_it_again_wi
     fleet.store.signal_all("CONT");
 }
 
-#[test]
-fn an_exit_with_clients_of_its_own_joins_only_if_the_operator_says_so() {
-    let fleet = three_exits();
-    let at = fleet.directory.path().join("d");
+/// Sets up an exit that belongs to no fleet. Each client is given as the lines of its table, without a key.
+pub(crate) fn set_up_exit(at: &Path, clients: &[&str]) {
     std::fs::create_dir_all(at.join("config")).unwrap();
     std::fs::create_dir_all(at.join("state/exit")).unwrap();
     let exit = "[exit]\nprivate_key_file = \"exit.key\"\nendpoint = \"d.example.net\"\n[addresses]\nipv4 = \"10.0.0.0/16\"\n";
@@ -594,11 +592,19 @@ fn an_exit_with_clients_of_its_own_joins_only_if_the_operator_says_so() {
     std::fs::write(at.join("config/exit.key"), format!("{}\n", key(8))).unwrap();
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(at.join("config/exit.key"), private).unwrap();
-    let clients = format!(
-        "[[client]]\nname = \"own\"\npublic_key = \"{}\"\ncreated = \"2026-01-01T00:00:00Z\"\n",
-        key(9)
-    );
+    let table = |(number, lines): (usize, &&str)| {
+        let (key, created) = (key(u8::try_from(number).unwrap() + 100), "2026-01-01T00:00:00Z");
+        format!("[[client]]\npublic_key = \"{key}\"\ncreated = \"{created}\"\n{lines}\n")
+    };
+    let clients: String = clients.iter().enumerate().map(table).collect();
     std::fs::write(at.join("state/exit/clients.toml"), clients).unwrap();
+}
+
+#[test]
+fn an_exit_with_clients_of_its_own_joins_only_if_the_operator_says_so() {
+    let fleet = three_exits();
+    let at = fleet.directory.path().join("d");
+    set_up_exit(&at, &["name = \"own\""]);
     let ticket = fleet_ok(&fleet.exits[0].directory, &["ticket", "d"]);
 
     let refused = fleet_fails(&at, &["join", ticket.trim()]);
@@ -607,8 +613,104 @@ fn an_exit_with_clients_of_its_own_joins_only_if_the_operator_says_so() {
     assert!(!at.join("config/fleet.toml").exists() && !at.join("config/fleet").exists());
     // The control: the ticket is still good.
     fleet_ok(&at, &["join", ticket.trim(), "--replace-clients"]);
+    // The operator repeats the command, as after a failure in setting up the exit.
+    assert!(fleet_ok(&at, &["join", ticket.trim()]).contains("This exit is d"));
     let listed = fleet_ok(&fleet.exits[0].directory, &["status"]);
     assert!(listed.contains("d     has joined") && listed.contains("user authentication is off"), "{listed}");
+}
+
+#[test]
+fn an_exit_that_is_removed_while_a_ticket_for_its_name_is_made_does_not_get_its_rights_back() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    fleet.exits[1].stop_link("KILL");
+    // While the earlier user is being removed, the new ticket waits.
+    let put =
+        |key: &str, value: &str| fleet.store.etcdctl_ok(&["put", &format!("/warren/fleet/{key}"), value]);
+    put("us/b", "{\"ticket\":\"\",\"is_ending\":true}");
+    let leases = || fleet.store.etcdctl_ok(&["lease", "list"]).lines().count();
+    let of_links = leases();
+    let output = std::thread::scope(|scope| {
+        let making = scope.spawn(|| super::fleet(&a, &["ticket", "b"]));
+        // The command first checks the name. Then it makes the lease of the ticket, and waits.
+        wait_for("it waits", Duration::from_secs(5), || (leases() > of_links).then_some(()));
+        // What `remove` writes.
+        put("xr/b", "{\"until\":null,\"has_stopped\":false}");
+        fleet.store.etcdctl_ok(&["del", "/warren/fleet/mb/b"]);
+        put("us/b", "{\"ticket\":\"\"}");
+        making.join().unwrap()
+    });
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("b was removed and has not confirmed"), "{said}");
+    assert_eq!(fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/tk/"]), "");
+    // The control: once it has stopped, its name is free.
+    fleet_ok(&a, &["remove", "b", "--stopped"]);
+    fleet_ok(&a, &["ticket", "b"]);
+}
+
+#[test]
+fn a_ticket_that_may_not_be_made_leaves_the_mark_of_an_earlier_user_and_the_earlier_ticket() {
+    let mut fleet = Secure::start();
+    let directory = fleet.directory.path().to_owned();
+    let at = |name: &str| directory.join(name);
+    for name in ["b", "c"] {
+        fleet_ok(&at(name), &["join", fleet.ticket(name).trim()]);
+    }
+    let earlier = fleet.ticket("d");
+    // While the link of a does not run, nobody removes the user of an exit that has left.
+    fleet.first.stop_link("TERM");
+    fleet_ok(&at("b"), &["leave", "--clients", &at("left.toml").display().to_string()]);
+    for name in ["b", "d"] {
+        let file = |end: &str| fleet.store.directory.path().join(format!("warren-fleet-{name}.{end}"));
+        let [certificate, key] = ["pem", "key"].map(|end| file(end).display().to_string());
+        let refused = fleet_fails(&at("c"), &["ticket", name, "--certificate", &certificate, "--key", &key]);
+        assert!(refused.contains("use --admin to name a user who may make users"), "{refused}");
+    }
+    assert!(fleet.opens("b"), "the control");
+    let listed = fleet_ok(&at("c"), &["status"]);
+    assert!(listed.contains("is not in the fleet, but its etcd user still exists"), "{listed}");
+    fleet_ok(&at("d"), &["join", earlier.trim()]);
+    fleet.first.start_link();
+    wait_for("the user is removed", Duration::from_secs(40), || (!fleet.opens("b")).then_some(()));
+}
+
+#[test]
+fn a_removal_says_what_has_become_of_the_user() {
+    let fleet = Secure::start();
+    let a = fleet.first.directory.clone();
+    let at = |name: &str| fleet.directory.path().join(name);
+    // Somebody has deleted the exit's entry.
+    fleet_ok(&at("b"), &["join", fleet.ticket("b").trim()]);
+    fleet.store.etcdctl_ok(&["del", "/warren/fleet/mb/b"]);
+    let said = fleet_ok(&a, &["remove", "b"]);
+    assert!(said.contains("b is not in the fleet. Any tickets and etcd user that it still had"), "{said}");
+    assert!(!fleet.opens("b"), "the user is removed, as the command says");
+
+    // While the command waits for an exit that was removed, a host joins under its name.
+    fleet_ok(&at("c"), &["join", fleet.ticket("c").trim()]);
+    let mut exit = Exit::start(&at("c"), "c").ready();
+    fleet.first.wait("the exit is known", |seen| (seen.exits.len() == 2).then_some(()));
+    exit.stop_link("KILL");
+    let get =
+        |key: &str| fleet.store.etcdctl_ok(&["get", &format!("/warren/fleet/{key}"), "--print-value-only"]);
+    let put = |key: &str, value: &str| {
+        fleet.store.etcdctl_ok(&["put", &format!("/warren/fleet/{key}"), value.trim()]);
+    };
+    let (member, grant) = (get("mb/c"), get("us/c"));
+    let said = std::thread::scope(|scope| {
+        let removing = scope.spawn(|| fleet_ok(&a, &["remove", "c", "--force"]));
+        wait_for("it is out", Duration::from_secs(5), || get("xr/c").contains("has_stopped").then_some(()));
+        wait_for("its user is confined", Duration::from_secs(5), || {
+            (!fleet.store.etcdctl_ok(&["role", "get", "warren-fleet-c"]).contains("prefix")).then_some(())
+        });
+        // What `ticket` and `join` write.
+        put("us/c", &grant);
+        put("mb/c", &member);
+        fleet.store.etcdctl_ok(&["del", "/warren/fleet/xr/c"]);
+        removing.join().unwrap()
+    });
+    assert!(said.contains("c is removed from the fleet. In the meantime, a host has joined"), "{said}");
+    assert!(fleet.store.etcdctl_ok(&["user", "list"]).contains("warren-fleet-c"), "its user stays");
 }
 
 #[test]
