@@ -1,6 +1,7 @@
 //! The client of etcd: connections, full readings, transactions.
 
 mod faults;
+pub(crate) mod recovering;
 pub(crate) mod reopen;
 pub(crate) mod replay;
 pub(crate) mod restored;
@@ -12,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, PutOptions,
-    TlsOptions, Txn, TxnOp, TxnOpResponse,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, DeleteOptions, GetOptions, GetResponse,
+    Identity, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
 };
 use tokio::time::timeout;
 use warren_fleet_link::ExitId;
@@ -274,10 +275,11 @@ pub(crate) fn as_txn(transaction: &Transaction, lease: Option<Lease<'_>>) -> Txn
     let operations = |operations: &BTreeMap<String, Option<Vec<u8>>>| -> Vec<TxnOp> {
         operations.iter().map(|(key, value)| operation(key, value.as_deref(), lease)).collect()
     };
-    Txn::new()
-        .when(compares)
-        .and_then(operations(&transaction.then))
-        .or_else(operations(&transaction.otherwise))
+    let cleared = transaction.cleared.iter();
+    let cleared =
+        cleared.map(|prefix| TxnOp::delete(prefix.as_str(), Some(DeleteOptions::new().with_prefix())));
+    let then: Vec<TxnOp> = cleared.chain(operations(&transaction.then)).collect();
+    Txn::new().when(compares).and_then(then).or_else(operations(&transaction.otherwise))
 }
 
 fn compare(key: &str, expected: &Expected) -> Compare {
@@ -444,5 +446,5 @@ fn join_first(
 /// Sends a draft. Returns the store's revision, or `None` if the draft conflicts with rows that others have stored.
 async fn carry_out(store: &mut impl Transact, draft: &Draft) -> anyhow::Result<Option<i64>> {
     let (expected, then) = (draft.expected.clone(), draft.operations.clone());
-    store.transact(&Transaction { expected, then, otherwise: BTreeMap::new() }).await
+    store.transact(&Transaction { expected, then, ..Transaction::default() }).await
 }

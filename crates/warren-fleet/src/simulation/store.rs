@@ -60,7 +60,10 @@ impl MapStore {
             }
         });
         let operations = if holds { &transaction.then } else { &transaction.otherwise };
-        self.write(operations.iter().map(|(key, value)| (key.clone(), value.clone())), lease);
+        let is_cleared = |key: &&String| holds && transaction.cleared.iter().any(|it| key.starts_with(it));
+        let cleared: Vec<_> = self.pairs.keys().filter(is_cleared).map(|key| (key.clone(), None)).collect();
+        let written = operations.iter().map(|(key, value)| (key.clone(), value.clone()));
+        self.write(cleared.into_iter().chain(written), lease);
         holds
     }
 
