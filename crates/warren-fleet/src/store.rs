@@ -166,6 +166,8 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
     let kinds: [fn(ExitId) -> Key; 4] = [Key::Position, Key::Written, Key::Member, Key::RemovedExit];
     let mut gets = vec![TxnOp::get(keys.name(&Key::Meta), None)];
     gets.extend(kinds.map(|kind| TxnOp::get(keys.name(&kind(me.clone())), None)));
+    let grant = keys.grant(me);
+    gets.push(TxnOp::get(grant.as_str(), None));
     // One transaction reads everything, so that all values are of one revision.
     let answer = in_words(client.txn(Txn::new().and_then(gets)).await)?;
     let header = answer.header().context("etcd's answer has no header")?;
@@ -176,19 +178,23 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
         own: 0,
         is_member: false,
         membership: None,
+        joined: 0,
         removed: None,
         began: 0,
     };
+    let (mut created, mut granted) = (0, 0);
     for response in answer.op_responses() {
         let TxnOpResponse::Get(response) = response else { continue };
-        for pair in pairs_of(&response) {
+        for kv in response.kvs() {
+            let pair = Pair::new(kv.key(), kv.value(), kv.mod_revision());
             match keys.parse(&pair.key) {
+                None if pair.key == grant.as_bytes() => granted = pair.modified,
                 Some(Key::Meta) => {
                     (found.meta, found.began) = (pair.parse::<Meta>("agreement"), pair.modified)
                 }
                 Some(Key::Position(_) | Key::Written(_)) => found.own = found.own.max(pair.modified),
                 Some(Key::Member(_)) => {
-                    found.is_member = true;
+                    (found.is_member, created) = (true, kv.create_revision());
                     found.membership = pair.parse::<Member>("exit").and_then(|member| member.membership);
                 }
                 Some(Key::RemovedExit(_)) => found.removed = pair.removed(),
@@ -196,7 +202,14 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
             }
         }
     }
+    found.joined = joined_at(created, granted);
     Ok(found)
+}
+
+/// The revision at which an exit has used its ticket, from the revisions at which its membership was created and its grant was written.
+/// Using a ticket does both at once. A recovery creates only the membership. Returns 0 if no ticket was used.
+pub(crate) fn joined_at(created: i64, granted: i64) -> i64 {
+    if created == granted { created } else { 0 }
 }
 
 /// Reads all values that a link watches, as of one revision.

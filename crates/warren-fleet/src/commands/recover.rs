@@ -159,10 +159,14 @@ async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -
         ) => {
             return Ok(State::Restored);
         }
-        Err(Mismatch::Removed { .. } | Mismatch::NotMember | Mismatch::Replaced { .. }) if is_forced => {
+        Err(Mismatch::Removed { .. } | Mismatch::NotMember) if is_forced => {
             return Ok(State::Intact);
         }
         Err(mismatch) => return Err(mismatch.into()),
+        // This host's copy is that of the earlier exit.
+        Ok((_, true)) if found.is_taken(position.membership, found.began) => {
+            return Err(Mismatch::Replaced { must_stop: true }.into());
+        }
         Ok((_, true)) => "was recovered already, and this exit's link will use it again by itself",
         Ok((_, false)) => "was not restored from an old backup: it has everything that this exit knows",
     };

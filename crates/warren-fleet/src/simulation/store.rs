@@ -10,7 +10,7 @@ use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
 use crate::meta::{Found, Meta};
 use crate::recovery::ExitsInStore;
-use crate::store::{ReadExits, Transact};
+use crate::store::{ReadExits, Transact, joined_at};
 use crate::transaction::Expected;
 
 /// How long a lease lasts.
@@ -156,6 +156,8 @@ impl MapStore {
     pub(crate) fn find(&self, keys: &Keys, me: &ExitId) -> Found {
         let modified = |key: Key| self.pairs.get(&keys.name(&key)).map_or(0, |(_, modified)| *modified);
         let meta = self.pairs.get(&keys.name(&Key::Meta));
+        let created = self.created.get(&keys.name(&Key::Member(me.clone()))).copied().unwrap_or(0);
+        let granted = self.pairs.get(&keys.grant(me)).map_or(0, |(_, modified)| *modified);
         Found {
             meta: meta.and_then(|(value, _)| serde_json::from_slice::<Meta>(value).ok()),
             cluster: self.cluster,
@@ -166,6 +168,7 @@ impl MapStore {
                 .pairs
                 .get(&keys.name(&Key::Member(me.clone())))
                 .and_then(|(value, _)| serde_json::from_slice::<Member>(value).ok()?.membership),
+            joined: joined_at(created, granted),
             removed: self
                 .pairs
                 .get(&keys.name(&Key::RemovedExit(me.clone())))
