@@ -112,6 +112,16 @@ impl Keys {
         format!("{}tk/{digest}", self.prefix)
     }
 
+    /// The prefix of the keys of all unused tickets.
+    pub(crate) fn tickets(&self) -> String {
+        self.ticket("")
+    }
+
+    /// The prefix of the keys of all clients' sessions.
+    pub(crate) fn sessions(&self) -> String {
+        format!("{}se/", self.prefix)
+    }
+
     /// The key of an exit's grant, which records how the exit got its user. See [`crate::users`].
     pub(crate) fn grant(&self, exit: &ExitId) -> String {
         format!("{}{exit}", self.grants())
@@ -150,6 +160,11 @@ impl Keys {
     /// The key that exists while `warren fleet init` is under way.
     pub(crate) fn beginning(&self) -> String {
         format!("{}beginning", self.prefix)
+    }
+
+    /// The key that exists while `warren fleet recover` is under way.
+    pub(crate) fn recovering(&self) -> String {
+        format!("{}recovering", self.prefix)
     }
 
     /// The prefixes of the keys of clients, invitations, removed keys and claims.

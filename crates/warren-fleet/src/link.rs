@@ -101,6 +101,8 @@ pub(crate) struct Transaction {
     pub(crate) then: BTreeMap<String, Option<Vec<u8>>>,
     /// Written otherwise.
     pub(crate) otherwise: BTreeMap<String, Option<Vec<u8>>>,
+    /// If every key is as expected, all keys with these prefixes are deleted.
+    pub(crate) cleared: Vec<String>,
 }
 
 impl Link {
@@ -563,7 +565,7 @@ impl Link {
             Some(serde_json::to_vec(&written).unwrap_or_default())
         };
         let mut transaction =
-            Transaction { expected: draft.expected, then: draft.operations, otherwise: BTreeMap::new() };
+            Transaction { expected: draft.expected, then: draft.operations, ..Transaction::default() };
         // Of this link's transactions, only one can succeed while the link's mark (`wr/EXIT`) has this revision.
         transaction.expected.insert(written.clone(), Expected::Modified(self.copy.written()));
         transaction.then.insert(written.clone(), mark(true));

@@ -132,6 +132,9 @@ pub(crate) struct Found {
     pub(crate) is_member: bool,
     /// The number of the exit's membership in the store.
     pub(crate) membership: Option<u64>,
+    /// The revision at which a host has joined under the exit's name with a ticket. 0 if there is no membership, or a recovery has put it
+    /// back.
+    pub(crate) joined: i64,
     /// Given if the exit was removed or has left.
     pub(crate) removed: Option<Removed>,
     /// The revision at which the present epoch began.
@@ -165,6 +168,11 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     }
     if found.revision < known.revision {
         return Err(Mismatch::OldRevision { known: known.revision, found: found.revision });
+    }
+    // The removal of this exit has deleted its writes. So this check comes before the next one, which would take the store for an old one. A
+    // backup may have an earlier membership, but that one is older than the known revision.
+    if found.is_taken(known.membership, known.revision) {
+        return Err(Mismatch::Replaced { must_stop: true });
     }
     // New writes may have brought a restored store past the known revision. But this exit's latest write would still be missing. A removal
     // also deletes this exit's writes. In that case the store is not an old one, because the removal is newer than these writes. An old
@@ -242,6 +250,13 @@ impl Found {
         }
     }
 
+    /// Whether another host has joined under the exit's name with a ticket since this revision. `own`: the number of the membership that the
+    /// link knows.
+    pub(crate) fn is_taken(&self, own: Option<u64>, since: i64) -> bool {
+        let is_other = self.membership.zip(own).is_some_and(|(other, own)| other != own);
+        self.is_member && is_other && self.joined > since
+    }
+
     /// Whether the exit was removed, according to a store that was recovered since the link last read it.
     fn removal_after_recovery(&self, meta: &Meta, known: &Position) -> Result<(), Mismatch> {
         let Some(removed) = self.removed else { return Ok(()) };
@@ -281,6 +296,7 @@ mod tests {
             own: 90,
             is_member: true,
             membership: None,
+            joined: 0,
             removed: None,
             began: 1,
         }
@@ -418,9 +434,14 @@ mod tests {
         for (own, other) in [(Some(2), Some(2)), (None, Some(2)), (Some(2), None)] {
             assert_eq!(check(own, other, |_| {}), Ok(()));
         }
+        // The other host's link has not written anything yet.
+        let joined = |found: &mut Found| (found.revision, found.own, found.joined) = (200, 0, 150);
+        assert_eq!(check(Some(1), Some(2), joined), Err(Mismatch::Replaced { must_stop: true }));
         // A backup may have an earlier membership.
-        let lost = check(Some(2), Some(1), |found| found.own = 40);
-        assert_eq!(lost, Err(Mismatch::LostWrite { known: 90 }));
+        let lost: fn(&mut Found) = |found| (found.revision, found.own, found.joined) = (200, 0, 50);
+        for change in [lost, |found| found.own = 40] {
+            assert_eq!(check(Some(2), Some(1), change), Err(Mismatch::LostWrite { known: 90 }));
+        }
         assert_eq!(check(Some(2), Some(1), |found| found.meta = Some(Meta { epoch: 2, ..meta() })), Ok(()));
     }
 

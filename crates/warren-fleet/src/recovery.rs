@@ -42,7 +42,16 @@ impl BesideRows {
 impl BesideRows {
     /// Returns why the link must not use a store that has another membership of its exit than `own`. `None` if the store's
     /// membership may be the earlier one.
-    pub(crate) fn replacement(&self, me: &ExitId, own: Option<u64>, basis: Basis) -> Option<Mismatch> {
+    pub(crate) fn replacement(
+        &self,
+        me: &ExitId,
+        own: Option<u64>,
+        (found, basis): (&Found, Basis),
+    ) -> Option<Mismatch> {
+        // Another host has joined since the recovery.
+        if found.is_taken(own, found.began) {
+            return Some(Mismatch::Replaced { must_stop: true });
+        }
         if let Some(removed) = self.removed.get(me).filter(|removed| !removed.is_of_another(own)) {
             return Some(Mismatch::Replaced { must_stop: removed.must_stop() });
         }

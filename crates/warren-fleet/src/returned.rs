@@ -135,6 +135,7 @@ pub(crate) mod tests {
             own: 0,
             is_member: true,
             membership: None,
+            joined: 0,
             removed: None,
             began: 0,
         }

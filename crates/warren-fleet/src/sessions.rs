@@ -2,7 +2,7 @@
 //!
 //! An exit does not wait for the store before it welcomes a client. So a fresh session takes the record from any other exit. If a
 //! session could not be recorded for a while, because the store was unreachable, it yields to a record that another exit has made
-//! since.
+//! since. It does not yield to the record that it has itself replaced, which an old backup of the store may bring back.
 //!
 //! A client process numbers its sessions. Between two sessions of one process, the numbers decide, no matter when the store
 //! receives them.
@@ -71,18 +71,21 @@ struct Own {
     nonce: Vec<u8>,
     claim: u64,
     opened: Instant,
-    /// The record's revision when the session was opened.
-    basis: i64,
+    /// The client's record when the session was opened. A revision would not do, because a recovered store counts its revisions from the
+    /// backup's revision again.
+    replaced: Option<SessionRecord>,
 }
 
 impl Own {
     /// Whether the client's session counts as being at the exit of this record, and no longer here.
-    fn yields(&self, modified: i64, record: &SessionRecord, now: Instant) -> bool {
+    fn yields(&self, record: &SessionRecord, now: Instant) -> bool {
         match self.by_claim(record) {
             Ordering::Less => true,
             Ordering::Greater => false,
             // An old session does not take a record that another exit has made since.
-            Ordering::Equal => modified > self.basis && now.duration_since(self.opened) > FRESH,
+            Ordering::Equal => {
+                self.replaced.as_ref() != Some(record) && now.duration_since(self.opened) > FRESH
+            }
         }
     }
 
@@ -111,8 +114,8 @@ impl Sessions {
     /// Records that a client has opened or kept a session here. `nonce` is that of the client's process, and `claim` is the
     /// session's number.
     pub(crate) fn open(&mut self, key: PublicKey, (nonce, claim): (Vec<u8>, u64), now: Instant) {
-        let basis = self.revision(&key);
-        self.own.insert(key, Own { nonce, claim, opened: now, basis });
+        let replaced = self.records.get(&key).and_then(|(_, record)| record.clone());
+        self.own.insert(key, Own { nonce, claim, opened: now, replaced });
         self.closed.remove(&key);
         self.changed(key);
     }
@@ -237,12 +240,11 @@ impl Sessions {
             .collect();
         for (key, change) in due {
             let modified = self.revision(&key);
-            let record =
-                self.records.get(&key).and_then(|(modified, record)| Some((modified, record.as_ref()?)));
-            let others = record.filter(|(_, record)| record.exit != *me);
+            let record = self.records.get(&key).and_then(|(_, record)| record.as_ref());
+            let others = record.filter(|record| record.exit != *me);
             let value = match (self.own.get(&key), others) {
-                (Some(own), Some((modified, record)))
-                    if own.yields(*modified, record, now) && !is_planted(Bug::QueuedClaimOverwrites) =>
+                (Some(own), Some(record))
+                    if own.yields(record, now) && !is_planted(Bug::QueuedClaimOverwrites) =>
                 {
                     lost.push(elsewhere(key, record.clone()));
                     self.own.remove(&key);
@@ -253,8 +255,8 @@ impl Sessions {
                 (None, _) => {
                     // The session is over. Its record is deleted only if it still belongs to this session.
                     let nonce = self.closed.get(&key);
-                    let is_there = record
-                        .is_some_and(|(_, record)| record.exit == *me && nonce == Some(&record.nonce()));
+                    let is_there =
+                        record.is_some_and(|record| record.exit == *me && nonce == Some(&record.nonce()));
                     if !is_there {
                         self.unsent.remove(&key);
                         self.closed.remove(&key);

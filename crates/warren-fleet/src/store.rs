@@ -1,6 +1,7 @@
 //! The client of etcd: connections, full readings, transactions.
 
 mod faults;
+pub(crate) mod recovering;
 pub(crate) mod reopen;
 pub(crate) mod replay;
 pub(crate) mod restored;
@@ -12,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, PutOptions,
-    TlsOptions, Txn, TxnOp, TxnOpResponse,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, DeleteOptions, GetOptions, GetResponse,
+    Identity, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
 };
 use tokio::time::timeout;
 use warren_fleet_link::ExitId;
@@ -165,6 +166,8 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
     let kinds: [fn(ExitId) -> Key; 4] = [Key::Position, Key::Written, Key::Member, Key::RemovedExit];
     let mut gets = vec![TxnOp::get(keys.name(&Key::Meta), None)];
     gets.extend(kinds.map(|kind| TxnOp::get(keys.name(&kind(me.clone())), None)));
+    let grant = keys.grant(me);
+    gets.push(TxnOp::get(grant.as_str(), None));
     // One transaction reads everything, so that all values are of one revision.
     let answer = in_words(client.txn(Txn::new().and_then(gets)).await)?;
     let header = answer.header().context("etcd's answer has no header")?;
@@ -175,19 +178,23 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
         own: 0,
         is_member: false,
         membership: None,
+        joined: 0,
         removed: None,
         began: 0,
     };
+    let (mut created, mut granted) = (0, 0);
     for response in answer.op_responses() {
         let TxnOpResponse::Get(response) = response else { continue };
-        for pair in pairs_of(&response) {
+        for kv in response.kvs() {
+            let pair = Pair::new(kv.key(), kv.value(), kv.mod_revision());
             match keys.parse(&pair.key) {
+                None if pair.key == grant.as_bytes() => granted = pair.modified,
                 Some(Key::Meta) => {
                     (found.meta, found.began) = (pair.parse::<Meta>("agreement"), pair.modified)
                 }
                 Some(Key::Position(_) | Key::Written(_)) => found.own = found.own.max(pair.modified),
                 Some(Key::Member(_)) => {
-                    found.is_member = true;
+                    (found.is_member, created) = (true, kv.create_revision());
                     found.membership = pair.parse::<Member>("exit").and_then(|member| member.membership);
                 }
                 Some(Key::RemovedExit(_)) => found.removed = pair.removed(),
@@ -195,7 +202,14 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
             }
         }
     }
+    found.joined = joined_at(created, granted);
     Ok(found)
+}
+
+/// The revision at which an exit has used its ticket, from the revisions at which its membership was created and its grant was written.
+/// Using a ticket does both at once. A recovery creates only the membership. Returns 0 if no ticket was used.
+pub(crate) fn joined_at(created: i64, granted: i64) -> i64 {
+    if created == granted { created } else { 0 }
 }
 
 /// Reads all values that a link watches, as of one revision.
@@ -274,10 +288,11 @@ pub(crate) fn as_txn(transaction: &Transaction, lease: Option<Lease<'_>>) -> Txn
     let operations = |operations: &BTreeMap<String, Option<Vec<u8>>>| -> Vec<TxnOp> {
         operations.iter().map(|(key, value)| operation(key, value.as_deref(), lease)).collect()
     };
-    Txn::new()
-        .when(compares)
-        .and_then(operations(&transaction.then))
-        .or_else(operations(&transaction.otherwise))
+    let cleared = transaction.cleared.iter();
+    let cleared =
+        cleared.map(|prefix| TxnOp::delete(prefix.as_str(), Some(DeleteOptions::new().with_prefix())));
+    let then: Vec<TxnOp> = cleared.chain(operations(&transaction.then)).collect();
+    Txn::new().when(compares).and_then(then).or_else(operations(&transaction.otherwise))
 }
 
 fn compare(key: &str, expected: &Expected) -> Compare {
@@ -444,5 +459,5 @@ fn join_first(
 /// Sends a draft. Returns the store's revision, or `None` if the draft conflicts with rows that others have stored.
 async fn carry_out(store: &mut impl Transact, draft: &Draft) -> anyhow::Result<Option<i64>> {
     let (expected, then) = (draft.expected.clone(), draft.operations.clone());
-    store.transact(&Transaction { expected, then, otherwise: BTreeMap::new() }).await
+    store.transact(&Transaction { expected, then, ..Transaction::default() }).await
 }

@@ -125,8 +125,8 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
             .note
             .take()
             .unwrap_or_else(|| format!(
-                " The store could not be used. If the fleet still has this exit, run `warren fleet remove {}` at another one. Clients that were removed \
-                 elsewhere since this host's copy was made are still enrolled.",
+                " The store could not be used. If `warren fleet status` at another exit still lists {0}, and no other host has joined under that name, run \
+                 `warren fleet remove {0}` there. Clients that were removed elsewhere since this host's copy was made are still enrolled.",
                 config.exit
             )),
     };

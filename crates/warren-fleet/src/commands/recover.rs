@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use etcd_client::Client;
 use warren_config::counted;
 use warren_fleet_link::ExitId;
 use warren_host::read_plain;
@@ -12,15 +12,15 @@ use warren_session::clients::RowChange;
 
 use super::{Connected, connect_or_fill, print, roster};
 use crate::config::FleetConfig;
-use crate::keys::Key;
 use crate::link::{Contents, read};
 use crate::meta::{Meta, Mismatch, Position, Recovery, check};
 use crate::recovery::{Age, Basis, ExitChanges};
 use crate::rows::Rows;
 use crate::run::Directories;
 use crate::snapshot::{OtherFormat, Owner, Snapshot, StateDirectory, decode};
+use crate::store::recovering::Recovering;
 use crate::store::restored::{Brought, bring_back_roster, recover_with};
-use crate::store::{find, in_words, read_all};
+use crate::store::{find, read_all};
 use crate::users;
 
 /// Maximum size of a backup, which contains the store's values in base64.
@@ -105,11 +105,16 @@ pub(crate) async fn recover(
     rosters.extend(own.as_ref().and_then(|own| read(&fleet.keys, None, &own.pairs).others.roster()));
     rosters.extend(roster::of_exit(directories.state));
     let latest = own.as_ref().map_or(0, |own| own.position.epoch).max(copy.position.epoch);
-    let done = put_back(&mut fleet, (&copy, &contents), position.membership, (state, age), &rosters).await?;
+    let mut client = fleet.client.clone();
+    let mut store = Recovering::begin(&mut client, &fleet.keys, &fleet.config.exit, &fleet.meta).await?;
+    let own = position.membership;
+    let done = put_back((&mut fleet, &mut store), (&copy, &contents), own, (state, age), &rosters).await?;
     let before = if state == State::Lost { 0 } else { done.newest };
     let recoveries = recoveries(&copy, &fleet.meta, age, before);
+    // The backup may be older than the latest recovery.
+    let epoch = fleet.meta.epoch.max(latest) + 1;
     // The new epoch begins last, because the links use the store again once it has the new epoch.
-    begin_epoch(&mut fleet, latest, recoveries).await?;
+    store.end(&fleet.keys, &Meta { epoch, recoveries, ..fleet.meta.clone() }).await?;
     print(&report(&done))
 }
 
@@ -154,10 +159,14 @@ async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -
         ) => {
             return Ok(State::Restored);
         }
-        Err(Mismatch::Removed { .. } | Mismatch::NotMember | Mismatch::Replaced { .. }) if is_forced => {
+        Err(Mismatch::Removed { .. } | Mismatch::NotMember) if is_forced => {
             return Ok(State::Intact);
         }
         Err(mismatch) => return Err(mismatch.into()),
+        // This host's copy is that of the earlier exit.
+        Ok((_, true)) if found.is_taken(position.membership, found.began) => {
+            return Err(Mismatch::Replaced { must_stop: true }.into());
+        }
         Ok((_, true)) => "was recovered already, and this exit's link will use it again by itself",
         Ok((_, false)) => "was not restored from an old backup: it has everything that this exit knows",
     };
@@ -172,7 +181,7 @@ async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -
 
 /// Puts back rows, exits and the roster. `membership`: the number of this exit's membership.
 async fn put_back(
-    fleet: &mut Connected,
+    (fleet, store): (&mut Connected, &mut Recovering<'_, Client>),
     (copy, contents): (&Snapshot, &Contents),
     membership: Option<u64>,
     (state, age): (State, Age),
@@ -185,9 +194,8 @@ async fn put_back(
     let basis = Basis::of_command(age, copy.revision, known, state != State::Intact);
     let disabled = if state == State::Intact { Vec::new() } else { disagreements(&contents.rows, &before) };
     let me = fleet.config.exit.clone();
-    let (rows, changes) =
-        recover_with(&mut fleet.client, &fleet.keys, (&me, membership), contents, basis).await?;
-    let roster = bring_back_roster(&mut fleet.client, &fleet.keys, rosters).await?;
+    let (rows, changes) = recover_with(store, &fleet.keys, (&me, membership), contents, basis).await?;
+    let roster = bring_back_roster(store, &fleet.keys, rosters).await?;
     let is_out = |exit: &ExitId| changes.removed.contains(exit) || changes.left_out.contains(exit);
     // If the copy says that this exit was removed or has left, it means an earlier membership.
     let own = contents.removed.contains_key(&me).then_some(&me);
@@ -233,23 +241,6 @@ fn disagreements(copy: &Rows, store: &Rows) -> Vec<String> {
         .collect()
 }
 
-/// Begins a new epoch, so that all links learn that the store was recovered.
-async fn begin_epoch(fleet: &mut Connected, latest: u64, recoveries: Vec<Recovery>) -> anyhow::Result<()> {
-    let key = fleet.keys.name(&Key::Meta);
-    let before = serde_json::to_vec(&fleet.meta)?;
-    // The backup may be older than the latest recovery.
-    let after = Meta { epoch: fleet.meta.epoch.max(latest) + 1, recoveries, ..fleet.meta.clone() };
-    let same = Compare::value(key.as_str(), CompareOp::Equal, before);
-    let put = TxnOp::put(key, serde_json::to_vec(&after)?, None);
-    let answer = in_words(fleet.client.txn(Txn::new().when([same]).and_then([put])).await)?;
-    if !answer.succeeded() {
-        bail!(
-            "somebody else has just recovered the store; `warren fleet status` shows whether the exits use it"
-        );
-    }
-    Ok(())
-}
-
 fn report(done: &Done) -> String {
     let Done { rows, exits, .. } = done;
     let store = match done.state {
@@ -289,6 +280,7 @@ fn report(done: &Done) -> String {
         Some(serial) => format!("Roster: {serial} is put back.\n"),
         None => "Roster: the store has the newest one that is known here.\n".to_owned(),
     };
+    text += "Tickets that nobody has used are void; make new ones with `warren fleet ticket NAME`.\n";
     text += "The exits use the store again. Each exit first adds what only it knows: clients, removed keys, removed exits \
              or a newer roster. Its log says what it added.\n";
     text + &to_check(done)

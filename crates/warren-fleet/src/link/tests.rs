@@ -707,6 +707,29 @@ fn a_waiting_session_yields() {
 }
 
 #[test]
+fn a_record_that_a_session_has_replaced_does_not_take_the_client_back_when_a_backup_brings_it_back() {
+    let (me, start) = (exit(0), Instant::now());
+    let record = |nonce| Some(crate::keys::SessionRecord::new(&exit(1), &[nonce], 1));
+    let late = start + Duration::from_secs(60);
+    let mut sessions = Sessions::default();
+    assert_eq!(sessions.record(&me, key(1), 50, record(1)), None);
+    sessions.open(key(1), (vec![2], 1), start);
+    assert_eq!(write(&mut sessions, start).1, []);
+    // The store is restored and has more changes since, or fewer.
+    for modified in [60, 40] {
+        sessions.replace(&me, [(key(1), (modified, record(1)))].into());
+        sessions.send_all_again();
+        let (batch, lost) = write(&mut sessions, late);
+        assert_eq!((batch.operations.len(), lost), (1, vec![]), "{modified}");
+    }
+    // The control: the client has started again at the other exit.
+    sessions.replace(&me, [(key(1), (45, record(3)))].into());
+    sessions.send_all_again();
+    let (batch, lost) = write(&mut sessions, late);
+    assert_eq!((batch.operations.len(), lost.len()), (0, 1));
+}
+
+#[test]
 fn of_two_sessions_of_one_process_the_later_one_has_the_record_whenever_the_store_hears_of_it() {
     the_later_session_has_the_record();
     assert!(finds(Bug::ClaimsIgnored, the_later_session_has_the_record));

@@ -346,14 +346,16 @@ fn an_exit_that_is_not_in_a_recovered_store_stops_only_if_its_copy_has_its_remov
 #[test]
 fn a_host_learns_after_a_recovery_that_another_one_has_its_name() {
     let me = ExitId::try_from("a".to_owned()).unwrap();
-    let replacement = |removed: Option<Removed>, own, revision| {
+    let replacement_of = |removed: Option<Removed>, own, revision, joined| {
         let recoveries = vec![Recovery { epoch: 1, revision: 100, store: 50 }];
         let meta = Meta { recoveries, epoch: 2, ..crate::link::tests::meta() };
         let position = Position { epoch: 1, revision, ..Position::default() };
-        let basis = Basis::of_link(&position, &meta, &crate::returned::tests::found());
+        let found = Found { began: 60, membership: Some(9), joined, ..crate::returned::tests::found() };
+        let basis = Basis::of_link(&position, &meta, &found);
         let removed = removed.map(|removed| (me.clone(), removed)).into_iter().collect();
-        BesideRows { removed, ..BesideRows::default() }.replacement(&me, own, basis)
+        BesideRows { removed, ..BesideRows::default() }.replacement(&me, own, (&found, basis))
     };
+    let replacement = |removed, own, revision| replacement_of(removed, own, revision, 0);
     let ended = |membership| Removed { membership, removal: Some(Removal::default()), ..left(80) };
     // Its own copy has its removal.
     let stops = Some(Mismatch::Replaced { must_stop: true });
@@ -365,6 +367,9 @@ fn a_host_learns_after_a_recovery_that_another_one_has_its_name() {
     assert_eq!(replacement(None, Some(1), 130), None);
     assert_eq!(replacement(None, None, 90), None);
     assert_eq!(replacement(Some(ended(Some(1))), Some(2), 130), None);
+    // The other host has joined since the recovery. The control: it had joined before.
+    assert_eq!(replacement_of(None, Some(1), 130, 70), stops);
+    assert_eq!(replacement_of(None, Some(1), 130, 50), None);
 }
 
 #[test]

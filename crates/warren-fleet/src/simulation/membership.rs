@@ -150,7 +150,12 @@ impl World {
             [Key::Member(me.clone()), Key::RemovedExit(me.clone())].map(|key| self.keys.name(&key));
         let transaction = Transaction {
             expected: [(member.clone(), Expected::Modified(0))].into(),
-            then: [(member, Some(self.memberships.join(&me))), (removed, None)].into(),
+            then: [
+                (member, Some(self.memberships.join(&me))),
+                (removed, None),
+                (self.keys.grant(&me), Some(Vec::new())),
+            ]
+            .into(),
             ..Transaction::default()
         };
         assert!(self.store.apply(&transaction), "{me} is still a member");

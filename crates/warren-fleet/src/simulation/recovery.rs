@@ -1,16 +1,15 @@
 //! `warren fleet recover`.
 
-use std::collections::BTreeMap;
-
 use warren_fleet_link::ExitId;
 
 use super::store::{MapStore, at_once};
 use crate::commands::recover::recoveries;
-use crate::keys::{Key, Keys};
-use crate::link::{Transaction, read};
+use crate::keys::Keys;
+use crate::link::read;
 use crate::meta::{Meta, check};
 use crate::recovery::{Age, Basis};
 use crate::snapshot::Snapshot;
+use crate::store::recovering::Recovering;
 use crate::store::restored::recover_with;
 
 /// What a recovery has reported.
@@ -38,12 +37,11 @@ pub(super) fn recover(store: &mut MapStore, keys: &Keys, me: &ExitId, copy: &Sna
     let newest = store.pairs.values().map(|(_, modified)| *modified).max().unwrap_or(0);
     let basis = Basis::of_command(age, copy.revision, Some(newest), true);
     let own = (me, copy.position.membership);
-    let (brought, changes) = at_once(recover_with(store, keys, own, &contents, basis)).ok()?;
+    let mut store = at_once(Recovering::begin(store, keys, me, &meta)).ok()?;
+    let (brought, changes) = at_once(recover_with(&mut store, keys, own, &contents, basis)).ok()?;
     let recoveries = recoveries(copy, &meta, age, newest);
     let epoch = meta.epoch.max(copy.position.epoch) + 1;
-    let value = serde_json::to_vec(&Meta { epoch, recoveries, ..meta }).ok()?;
-    let then = BTreeMap::from([(keys.name(&Key::Meta), Some(value))]);
-    store.apply(&Transaction { then, ..Transaction::default() });
+    at_once(store.end(keys, &Meta { epoch, recoveries, ..meta })).ok()?;
     let (left_out, exits_left_out) = (brought.left_out, changes.left_out);
     Some(Recovered { left_out, exits_left_out, is_newer: basis.is_newer })
 }

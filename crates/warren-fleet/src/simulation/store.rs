@@ -10,7 +10,7 @@ use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
 use crate::meta::{Found, Meta};
 use crate::recovery::ExitsInStore;
-use crate::store::{ReadExits, Transact};
+use crate::store::{ReadExits, Transact, joined_at};
 use crate::transaction::Expected;
 
 /// How long a lease lasts.
@@ -60,7 +60,10 @@ impl MapStore {
             }
         });
         let operations = if holds { &transaction.then } else { &transaction.otherwise };
-        self.write(operations.iter().map(|(key, value)| (key.clone(), value.clone())), lease);
+        let is_cleared = |key: &&String| holds && transaction.cleared.iter().any(|it| key.starts_with(it));
+        let cleared: Vec<_> = self.pairs.keys().filter(is_cleared).map(|key| (key.clone(), None)).collect();
+        let written = operations.iter().map(|(key, value)| (key.clone(), value.clone()));
+        self.write(cleared.into_iter().chain(written), lease);
         holds
     }
 
@@ -153,6 +156,8 @@ impl MapStore {
     pub(crate) fn find(&self, keys: &Keys, me: &ExitId) -> Found {
         let modified = |key: Key| self.pairs.get(&keys.name(&key)).map_or(0, |(_, modified)| *modified);
         let meta = self.pairs.get(&keys.name(&Key::Meta));
+        let created = self.created.get(&keys.name(&Key::Member(me.clone()))).copied().unwrap_or(0);
+        let granted = self.pairs.get(&keys.grant(me)).map_or(0, |(_, modified)| *modified);
         Found {
             meta: meta.and_then(|(value, _)| serde_json::from_slice::<Meta>(value).ok()),
             cluster: self.cluster,
@@ -163,6 +168,7 @@ impl MapStore {
                 .pairs
                 .get(&keys.name(&Key::Member(me.clone())))
                 .and_then(|(value, _)| serde_json::from_slice::<Member>(value).ok()?.membership),
+            joined: joined_at(created, granted),
             removed: self
                 .pairs
                 .get(&keys.name(&Key::RemovedExit(me.clone())))

@@ -49,7 +49,7 @@ pub(crate) async fn replay(
     }
     if found.membership.is_some()
         && found.membership != position.membership
-        && let Some(replaced) = beside.replacement(me, position.membership, basis)
+        && let Some(replaced) = beside.replacement(me, position.membership, (found, basis))
     {
         return Ok(Err(replaced));
     }
@@ -96,6 +96,56 @@ impl Replayed {
             tracing::warn!(
                 "{waiting} open invitations that the store lacks are put back once every exit has come back"
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exits::Member;
+    use crate::keys::Key;
+    use crate::link::Transaction;
+    use crate::link::tests::meta;
+    use crate::meta::Recovery;
+    use crate::simulation::store::{MapStore, at_once};
+
+    fn member(number: u64) -> Member {
+        Member { membership: Some(number), ..Member::default() }
+    }
+
+    #[test]
+    fn a_host_with_news_leaves_the_name_to_a_host_that_has_joined_since_the_recovery() {
+        let keys = Keys::new("home");
+        let me = ExitId::try_from("b".to_owned()).unwrap();
+        let name = keys.name(&Key::Member(me.clone()));
+        // The numbers of the host that comes back and of the store's membership, how the store got the latter, and the result.
+        let stops = Err(Mismatch::Replaced { must_stop: true });
+        for (own, stored, has_ticket, is_refused) in
+            [(1, 2, true, true), (2, 1, false, false), (2, 2, true, false)]
+        {
+            // The recovery did not know exit b.
+            let recoveries = vec![Recovery { epoch: 1, revision: 100, store: 50 }];
+            let meta = Meta { epoch: 2, recoveries, ..meta() };
+            let mut store = MapStore::new(60, 1);
+            let agreement = (keys.name(&Key::Meta), Some(serde_json::to_vec(&meta).unwrap()));
+            store.apply(&Transaction { then: [agreement].into(), ..Transaction::default() });
+            // A host without a ticket has come back with its own copy, as this one does.
+            let value = |number| Some(serde_json::to_vec(&member(number)).unwrap());
+            let grant = (keys.grant(&me), Some(Vec::new()));
+            let joined = [(name.clone(), value(stored))].into_iter().chain(has_ticket.then_some(grant));
+            store.apply(&Transaction { then: joined.collect(), ..Transaction::default() });
+            let position = Position { epoch: 1, revision: 130, membership: Some(own), ..Position::default() };
+            let (rows, beside) =
+                (Rows::default(), BesideRows { member: Some(member(own)), ..BesideRows::default() });
+            let copy = Returning { me: &me, position: &position, rows: &rows, beside: &beside };
+
+            let found = store.find(&keys, &me);
+            let replayed = at_once(replay(&mut store, &keys, copy, (&meta, &found))).unwrap();
+
+            let expected = if is_refused { stops.clone() } else { Ok(()) };
+            assert_eq!(replayed.map(drop), expected, "{own} {stored}");
+            assert_eq!(store.find(&keys, &me).membership, Some(2), "{own} {stored}");
         }
     }
 }

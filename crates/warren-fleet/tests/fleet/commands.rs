@@ -751,7 +751,9 @@ fn a_host_whose_name_another_host_has_taken_stops_when_it_hears_of_that() {
     let refused = fleet_fails(&first, &["ticket", "c"]);
     assert!(refused.contains("c was removed and has not confirmed that it stops"), "{refused}");
     fleet_ok(&first, &["remove", "c", "--stopped"]);
-    let again = Exit::further(&fleet.exits[0], &fleet.directory.path().join("e"), "c", &[]).ready();
+    let other = fleet.directory.path().join("e");
+    fleet_ok(&other, &["join", fleet_ok(&first, &["ticket", "c"]).trim()]);
+    // The other host's link has not written anything yet.
     fleet.exits[2].start_link();
     fleet.exits[2].wait("it hears of that", |seen| match &seen.store {
         Some(StoreLink::Refused { reason, is_removed: true })
@@ -761,7 +763,17 @@ fn a_host_whose_name_another_host_has_taken_stops_when_it_hears_of_that() {
         }
         _ => None,
     });
+    let earlier = fleet.exits[2].directory.clone();
+    for arguments in [&["recover"][..], &["recover", "--force"]] {
+        let refused = fleet_fails(&earlier, arguments);
+        assert!(refused.contains("another host has joined"), "{refused}");
+    }
+    let again = Exit::start(&other, "c").ready();
     again.store(&[client("anna", key(1)).into()]);
+    let left = fleet.directory.path().join("left.toml").display().to_string();
+    let said = fleet_ok(&earlier, &["leave", "--clients", &left]);
+    assert!(said.contains("Another host has joined the fleet under this name"), "{said}");
+    again.store(&[client("bert", key(2)).into()]);
     assert!(matches!(again.seen(|seen| seen.store.clone()), Some(StoreLink::Reachable)), "the control");
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use warren_fleet_link::{FleetMessage, Outcome, StoreLink};
+use warren_fleet_link::{ExitMessage, FleetMessage, Outcome, StoreLink};
 use warren_session::clients::{Client, RowChange};
 
 use crate::commands::Secure;
@@ -258,6 +258,68 @@ fn the_etcd_user_of_a_removed_exit_ends_again_after_a_recovery() {
 
     wait_for("its user is removed", Duration::from_secs(30), || (!fleet.opens("b")).then_some(()));
     assert!(fleet.opens("c"), "the control: another exit keeps its user");
+}
+
+#[test]
+fn a_ticket_that_a_backup_brings_back_is_void_after_a_recovery() {
+    let mut fleet = Secure::start();
+    let [a, b] = ["a", "b"].map(|name| fleet.directory.path().join(name));
+    let ticket = fleet.ticket("b");
+    let backup = fleet.store.back_up();
+    // This voids the ticket.
+    fleet_ok(&a, &["remove", "b"]);
+    std::thread::sleep(Duration::from_secs(2));
+    fleet.store.restore(&backup);
+    fleet.first.wait("the backup is noticed", |seen| is_refused(seen.store.as_ref()).then_some(()));
+    std::thread::sleep(Duration::from_secs(1));
+    let tickets = fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/tk/", "--keys-only"]);
+    assert!(tickets.contains("/tk/"), "the control: the backup has the ticket");
+
+    let said = fleet_ok(&a, &["recover"]);
+
+    assert!(said.contains("Tickets that nobody has used are void"), "{said}");
+    let refused = fleet_fails(&b, &["join", ticket.trim()]);
+    assert!(refused.contains("is void"), "{refused}");
+    // The control: a new ticket.
+    fleet_ok(&b, &["join", fleet.ticket("b").trim()]);
+}
+
+#[test]
+fn a_client_that_has_started_again_since_the_backup_stays_online_in_a_recovery() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    let name = format!("/warren/fleet/se/{}", key(1).to_string().replace('+', "-").replace('/', "_"));
+    let name = name.trim_end_matches('=').to_owned();
+    let open = |exit: &Exit, nonce: u8| {
+        exit.say(ExitMessage::Opened { key: key(1), nonce: vec![nonce; 16], claim: 1 });
+    };
+    let wait_for_record = |fleet: &Fleet, exit: Option<&str>| {
+        wait_for("the record is as expected", Duration::from_secs(5), || {
+            let record = fleet.store.etcdctl_ok(&["get", &name, "--print-value-only"]);
+            exit.map_or(record.is_empty(), |exit| record.contains(&format!("\"exit\":\"{exit}\"")))
+                .then_some(())
+        });
+    };
+    open(&fleet.exits[1], 1);
+    wait_for_record(&fleet, Some("b"));
+    let backup = fleet.store.back_up();
+    fleet.exits[1].stop_link("TERM");
+    wait_for_record(&fleet, None);
+    std::thread::sleep(Duration::from_millis(500));
+    // The client's next process comes to the other exit.
+    open(&fleet.exits[0], 2);
+    wait_for_record(&fleet, Some("a"));
+    std::thread::sleep(Duration::from_secs(2));
+    restore(&mut fleet, &backup, &[0]);
+    wait_for_record(&fleet, Some("b"));
+
+    fleet_ok(&a, &["recover"]);
+
+    wait_until_reachable(&fleet.exits[0]);
+    wait_for_record(&fleet, Some("a"));
+    std::thread::sleep(A_WHILE);
+    let elsewhere = fleet.exits[0].seen(|seen| seen.elsewhere.clone());
+    assert!(elsewhere.is_empty(), "the client is sent away: {elsewhere:?}");
 }
 
 /// Recovers a store whose backup has b's removal, with b's user confined, although b has joined again since. `by`: the exit that
