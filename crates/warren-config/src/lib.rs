@@ -50,10 +50,10 @@ mod wording;
 
 pub use client_name::{derived_name, free_name, proposed_name};
 pub use clients::{
-    ClientStore, ClientsImport, clients_text, load_clients, lock_clients, make_clients_directory,
-    staged_path, store_path,
+    ClientStore, ClientsImport, clients_text, load_clients, lock_clients, lock_staged,
+    make_clients_directory, staged_path, store_path,
 };
-pub use dns::DnsSettings;
+pub use dns::{DnsSettings, domain_of};
 pub(crate) use endpoint::DEFAULT_PORT;
 pub use endpoint::Endpoint;
 pub use error::ConfigError;
