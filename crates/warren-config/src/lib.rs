@@ -68,7 +68,9 @@ pub use kill_switch::{KillSwitchOpener, PortalOpener};
 pub use metrics::MetricsSettings;
 pub use network::{client_address, ipv4_pool, ipv6_pool};
 pub use on_demand::OnDemandSettings;
-pub use profile::{ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, WhenRefused, load_profile};
+pub use profile::{
+    ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, WhenRefused, check_profile, load_profile,
+};
 pub use profile_text::{ClientKey, NEW_SETTINGS, profile_text, profile_text_with, with_private_key};
 pub use time::parse_time;
 pub use transport::Transport;
