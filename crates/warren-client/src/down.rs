@@ -43,6 +43,9 @@ pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let left_over = warren_host::recover(&directory.journal()).await?;
     // Opens the kill switch last, so that nothing leaves outside the tunnel while the daemon's other changes are undone.
     let was_closed = kill_switch::open(&directory).await?;
+    if directory.exists() {
+        directory.forget_opened_at_home()?;
+    }
     let had_exec = directory.release_exec().await?;
     directory.release_portal().await?;
     if let Some(lock) = &lock {

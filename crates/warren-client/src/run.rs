@@ -59,7 +59,7 @@ pub async fn client_run(
     // A killed daemon's changes are undone first, because a journal that still lists them cannot be opened for new changes.
     clean_up_own(directories, &directory, name).await?;
     // The kill switch is closed before anything is sent, so that no packet leaves outside the tunnel from here on.
-    let lockdown = Lockdown::of(&profile, &fleet, &directory).await?;
+    let lockdown = lock_down(&profile, &fleet, &directory).await?;
     let is_closed = lockdown.is_closed();
     for other in daemon_directory::clean_up(&directories.runtime, ForSuccessor::Keep).await? {
         tracing::info!("removed what a killed daemon of {other} had left");
@@ -107,6 +107,22 @@ pub async fn client_run(
         lock.release();
     }
     outcome
+}
+
+/// Closes the kill switch if the profile asks for one, or keeps it closed. An earlier daemon may have opened it only because this
+/// host was on a trusted network. This host may have left that network since, so it is closed again, and opens once the network
+/// was recognised.
+async fn lock_down(
+    profile: &ClientProfile,
+    fleet: &Fleet,
+    directory: &DaemonDirectory,
+) -> anyhow::Result<Lockdown> {
+    if directory.has_opened_at_home() {
+        kill_switch::close_before_start(profile, fleet, directory).await?;
+    }
+    let lockdown = Lockdown::of(profile, fleet, directory).await?;
+    directory.forget_opened_at_home()?;
+    Ok(lockdown)
 }
 
 /// Applies the notes that `up` and `warren exec` have left for this daemon: the exit to try first, and whether the host's own

@@ -182,6 +182,19 @@ pub fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, ConfigError
     }
 }
 
+/// Takes the lock for the file at [`staged_path`], which names no command. A command holds it from writing the file until the exit
+/// has answered. `None` if another command still holds it after `wait`.
+///
+/// # Errors
+/// When the lock's file cannot be made.
+pub fn lock_staged(clients: &Path, wait: Duration) -> Result<Option<LockFile>, ConfigError> {
+    let lock = with_suffix(&staged_path(clients), ".lock");
+    LockFile::acquire(&lock, wait).map_err(|error| {
+        let sentence = format!("cannot be locked: {}; check its directory", describe(&error));
+        ConfigError::of_file(&lock, sentence)
+    })
+}
+
 /// Creates the clients' directory for its owner alone if it is missing.
 ///
 /// # Errors

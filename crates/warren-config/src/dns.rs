@@ -56,18 +56,25 @@ fn dns_servers(value: Value<'_>) -> Result<Servers, Problem> {
 
 /// A domain, such as `corp.example` or `10.in-addr.arpa`.
 fn domain(value: Value<'_>) -> Result<String, Problem> {
-    let text = value.text("a domain such as \"corp.example\"")?;
+    domain_of(value.text("a domain such as \"corp.example\"")?).map_err(|sentence| value.problem(sentence))
+}
+
+/// Returns a domain in lower case and without a final dot.
+///
+/// # Errors
+/// If the text is not a domain in ASCII. The sentence continues after the name of a setting.
+pub fn domain_of(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {
         let is_known = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         (1..=63).contains(&label.len()) && label.chars().all(is_known)
     };
     if name.len() > 253 || !name.split('.').all(is_label) {
-        return Err(value.problem(format!(
+        return Err(format!(
             "has {}, but must have domains such as \"corp.example\", in ASCII (write \"b\u{fc}ro.example\" as \
              \"xn--bro-hoa.example\")",
             quoted(text)
-        )));
+        ));
     }
     Ok(name.to_ascii_lowercase())
 }

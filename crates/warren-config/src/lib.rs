@@ -50,10 +50,10 @@ mod wording;
 
 pub use client_name::{derived_name, free_name, proposed_name};
 pub use clients::{
-    ClientStore, ClientsImport, clients_text, load_clients, lock_clients, make_clients_directory,
-    staged_path, store_path,
+    ClientStore, ClientsImport, clients_text, load_clients, lock_clients, lock_staged,
+    make_clients_directory, staged_path, store_path,
 };
-pub use dns::DnsSettings;
+pub use dns::{DnsSettings, domain_of};
 pub(crate) use endpoint::DEFAULT_PORT;
 pub use endpoint::Endpoint;
 pub use error::ConfigError;
@@ -68,7 +68,9 @@ pub use kill_switch::{KillSwitchOpener, PortalOpener};
 pub use metrics::MetricsSettings;
 pub use network::{client_address, ipv4_pool, ipv6_pool};
 pub use on_demand::OnDemandSettings;
-pub use profile::{ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, WhenRefused, load_profile};
+pub use profile::{
+    ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, WhenRefused, check_profile, load_profile,
+};
 pub use profile_text::{ClientKey, NEW_SETTINGS, profile_text, profile_text_with, with_private_key};
 pub use time::parse_time;
 pub use transport::Transport;

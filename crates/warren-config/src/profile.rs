@@ -181,6 +181,15 @@ pub fn load_profile(path: &Path) -> Result<ClientProfile, ConfigError> {
     parse(name, path, &file.text, file.mode())
 }
 
+/// Checks the text of a profile that is not written yet. `path` is the file that it is for.
+///
+/// # Errors
+///
+/// As [`load_profile`].
+pub fn check_profile(path: &Path, text: &str) -> Result<(), ConfigError> {
+    parse(ProfileName::of_file(path)?, path, text, 0o600).map(drop)
+}
+
 /// Reads a profile's text. `mode` is the mode of its file.
 pub(super) fn parse(
     name: ProfileName,

@@ -49,7 +49,7 @@ pub struct Status {
     pub since_seconds: f64,
     /// When this state began, in UTC (RFC 3339).
     pub since: String,
-    /// Why the latest reload changed nothing. `None` if it succeeded, or if there was none.
+    /// Why the latest reload failed. `None` if it succeeded, or if there was none.
     pub reload_error: Option<String>,
     /// Keys that only a client has.
     #[serde(flatten)]
@@ -140,7 +140,7 @@ pub struct Observed<'a> {
     pub device: Option<DeviceStatus>,
     /// The daemon's changes on the host, in a few words each.
     pub host_changes: Vec<String>,
-    /// Why the latest reload changed nothing.
+    /// Why the latest reload failed.
     pub reload_error: Option<String>,
     /// The settings in force.
     pub tuning: &'a Tuning,

@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use warren_host::exec_groups::Released;
-use warren_host::{open_lock_file, open_plain};
+use warren_host::{durable_file, open_lock_file, open_plain};
 
 use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
@@ -182,7 +182,7 @@ impl DaemonDirectory {
 
     /// Whether a process keeps the kill switch closed, or such a process was killed since the last boot.
     pub fn has_guard(&self) -> bool {
-        std::fs::read(self.guard()).is_ok_and(|noted| std::fs::read(BOOT).is_ok_and(|boot| noted == boot))
+        is_of_this_boot(&self.guard())
     }
 
     /// Records that a process keeps the kill switch closed from now on.
@@ -190,14 +190,39 @@ impl DaemonDirectory {
     /// # Errors
     /// When the note cannot be written.
     pub fn note_guard(&self) -> anyhow::Result<()> {
-        let boot = std::fs::read(BOOT).with_context(|| format!("cannot read {BOOT}"))?;
-        write_note(&self.guard(), boot)
+        note_boot(&self.guard())
     }
 
     /// Removes the note of [`Self::note_guard`], because the process ends normally and was not killed.
     pub fn forget_guard(&self) {
         // If the note stayed, the next guard would conclude that this one was killed, and would not close the kill switch.
         drop(std::fs::remove_file(self.guard()));
+    }
+
+    /// Whether a daemon of this boot has opened the kill switch only because this host is on a trusted network.
+    pub fn has_opened_at_home(&self) -> bool {
+        is_of_this_boot(&self.opened_at_home())
+    }
+
+    /// Records that the kill switch is open only while this host is on a trusted network.
+    ///
+    /// # Errors
+    /// When the note cannot be written.
+    pub fn note_opened_at_home(&self) -> anyhow::Result<()> {
+        note_boot(&self.opened_at_home())
+    }
+
+    /// Removes the note of [`Self::note_opened_at_home`], because the kill switch is closed again, or a person has opened it.
+    ///
+    /// # Errors
+    /// When the note cannot be removed. The next daemon would then close the kill switch.
+    pub fn forget_opened_at_home(&self) -> anyhow::Result<()> {
+        let note = self.opened_at_home();
+        durable_file::remove(&note).with_context(|| format!("cannot remove {}; run as root", note.display()))
+    }
+
+    fn opened_at_home(&self) -> PathBuf {
+        self.path.join("opened-at-home")
     }
 
     fn name(&self) -> Cow<'_, str> {
@@ -346,6 +371,7 @@ impl DaemonDirectory {
         if for_successor == ForSuccessor::Remove {
             found_any |= !warren_host::recover(&self.hold_journal()).await?.undone.is_empty();
             found_any |= warren_host::kill_switch::open(&self.kill_switch()).await?;
+            self.forget_opened_at_home()?;
             found_any |= self.release_exec().await?;
             self.release_portal().await?;
         }
@@ -484,6 +510,16 @@ fn write_note(note: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     std::fs::write(note, text).with_context(|| {
         format!("cannot write {}; run as root, or choose another --runtime-dir", note.display())
     })
+}
+
+/// Writes a note that counts until the next boot.
+fn note_boot(note: &Path) -> anyhow::Result<()> {
+    let boot = std::fs::read(BOOT).with_context(|| format!("cannot read {BOOT}"))?;
+    write_note(note, boot)
+}
+
+fn is_of_this_boot(note: &Path) -> bool {
+    std::fs::read(note).is_ok_and(|noted| std::fs::read(BOOT).is_ok_and(|boot| noted == boot))
 }
 
 /// The kernel's random ID of this boot.

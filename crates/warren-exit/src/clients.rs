@@ -23,6 +23,7 @@ use warren_session::pool::Lease;
 use warren_session::roster::{FollowedFleet, RosterNews, RosterRefusal};
 
 pub(crate) use self::admin::Proposed;
+pub(crate) use self::edited::Edited;
 pub(crate) use self::fleet::{Awaited, look_again_at};
 use self::limits::ClientLimits;
 use crate::fleet::Fleet;

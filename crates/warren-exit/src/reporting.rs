@@ -46,9 +46,9 @@ pub(crate) struct Observations<'a> {
 /// The results of reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
-    /// Why the latest reload changed nothing. `None` if it succeeded.
+    /// Why the latest reload failed. `None` if it succeeded.
     pub(crate) error: Option<String>,
-    /// Number of reloads that changed nothing because something was wrong.
+    /// Number of reloads that failed.
     pub(crate) refused: u64,
 }
 

@@ -1,5 +1,6 @@
 //! The command line: the arguments, and the commands that need no daemon of their own.
 
+mod account;
 pub(crate) mod args;
 pub(crate) mod complete;
 pub(crate) mod drain;

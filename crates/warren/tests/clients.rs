@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use rustix::fs::{FlockOperation, flock};
+
 use crate::support::{Client, Exit, ExitOptions, Net, Profile, eventually, flows, seconds};
 
 #[test]
@@ -95,6 +97,29 @@ fn a_name_or_key_that_is_taken_is_refused_and_nothing_is_written() {
     let outside = exit.warren.run("exit client add phone --ipv4 192.0.2.9");
     assert_eq!((outside.code, outside.stdout.as_str()), (Some(1), ""), "{}", outside.stderr);
     assert_eq!(exit.status().number("/clients/enrolled"), 1);
+}
+
+#[test]
+fn an_import_waits_until_another_one_has_ended_and_leaves_its_file_alone() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    exit.enrol("laptop");
+    let file = exit.warren.config("exported");
+    exit.warren.run(&format!("exit client export {}", file.display())).ok();
+    let staged = exit.warren.state("exit/clients.toml.import");
+    // This test stands for another import that has written its file and waits for the exit.
+    let lock = std::fs::File::create(exit.warren.state("exit/clients.toml.import.lock")).unwrap();
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+    std::fs::write(&staged, "of another import").unwrap();
+
+    let mut import = exit.warren.start(&format!("exit client import {} --dry-run", file.display()));
+    std::thread::sleep(seconds(1));
+
+    assert!(import.is_running(), "{}", import.output());
+    assert_eq!(std::fs::read_to_string(&staged).unwrap(), "of another import");
+    drop(lock);
+    assert_eq!(import.wait(seconds(10)), Some(0), "{}", import.output());
+    assert!(import.output().contains("Nothing was changed") && !staged.exists(), "{}", import.output());
 }
 
 #[test]

@@ -174,6 +174,25 @@ fn users_and_units_are_put_inside_as_the_profile_allows() {
     assert_eq!(inside.stdout.trim_end(), Net::EXIT_V4, "{inside:?}");
     assert_eq!(client.warren.run_as_nobody("exec -- id -u").ok(), "65534");
 
+    // Root runs a program inside as another user.
+    let as_nobody = client.warren.run(&format!("exec --user nobody home -- {ADDRESS}"));
+    assert_eq!(as_nobody.stdout.trim_end(), Net::EXIT_V4, "{as_nobody:?}");
+    let shown = |command: &str| client.warren.run(&format!("exec --user nobody home -- {command}")).ok();
+    assert_eq!((shown("id -u"), shown("id -g")), ("65534".to_owned(), "65534".to_owned()));
+    assert_eq!(shown("printenv USER HOME"), "nobody\n/nonexistent");
+    let process = shown("cat /proc/self/cgroup /proc/self/status");
+    assert!(
+        process.contains("warren-home.slice") && process.contains("CapEff:\t0000000000000000"),
+        "{process}"
+    );
+    let unknown = client.warren.run("exec --user nobody2 home -- true");
+    assert!(unknown.stderr.contains("does not list the user \"nobody2\""), "{unknown:?}");
+    let refused = client.warren.run_as_nobody("exec --user nobody home -- true");
+    assert!(refused.code == Some(2) && refused.stderr.contains("--user is for root"), "{refused:?}");
+    // In a login session, systemd would move the program out of the tunnel.
+    let warned = client.warren.run("exec home -- su --version");
+    assert!(warned.succeeded() && warned.stderr.contains("su may open a login session"), "{warned:?}");
+
     // systemd puts a unit with `Slice=warren-home.slice` into this cgroup.
     let unit = cgroups.path("warren.slice/warren-home.slice/web.service");
     std::fs::create_dir(&unit).unwrap();

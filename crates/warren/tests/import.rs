@@ -35,6 +35,13 @@ fn file_of_a_wireguard_client_and_an_invitation_make_a_profile_that_connects() {
 
     let line = exit.warren.run("exit invite laptop").ok();
     let invite = line.split_whitespace().find(|word| word.starts_with("warren1:")).unwrap();
+    // A file whose profile could not be read does not use the invitation up.
+    let unusable = client.warren.write("domain.conf", 0o600, &FILE.replace("internet.test", "b/c"));
+    for what in ["--dry-run".to_owned(), format!("--invite {invite} --name home")] {
+        let refused = client.warren.run(&format!("import wireguard {} {what}", unusable.display()));
+        assert!(refused.code == Some(1) && refused.stderr.contains("DNS has \"b/c\""), "{refused:?}");
+    }
+    assert!(!client.warren.config("home.toml").exists());
     let command = format!("import wireguard {file} --invite {invite} --name home");
     let imported = client.warren.run(&command);
     assert!(imported.stdout.contains("Enrolled as laptop") && imported.code == Some(0), "{imported:?}");

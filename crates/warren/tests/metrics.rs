@@ -94,6 +94,17 @@ fn listener_stays_on_the_loopback_and_outlives_idle_scrapers_and_moves_by_reload
     let elsewhere = exit.warren.run("reload exit");
     assert!(elsewhere.stderr.contains("this host has no such address"), "{elsewhere:?}");
     net.exit.sh("curl --silent --fail --max-time 5 http://127.0.0.1:9999/metrics").ok();
+
+    // Nothing has moved if the page cannot move.
+    let taken = net.exit.enter(|| TcpListener::bind("127.0.0.1:8443").unwrap()).join().unwrap();
+    exit.configure(|config| {
+        config.with("metrics", "listen", "127.0.0.1:9998").with("web", "listen", "127.0.0.1:8443")
+    });
+    let refused = exit.warren.run("reload exit");
+    assert!(refused.code == Some(1) && refused.stderr.contains("8443"), "{refused:?}");
+    net.exit.sh("curl --silent --fail --max-time 5 http://127.0.0.1:9999/metrics").ok();
+    assert!(!net.exit.sh("curl --silent --max-time 5 http://127.0.0.1:9998/metrics").succeeded());
+    drop(taken);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! `[on_demand]`: the tunnel rests on trusted networks, and is up elsewhere.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
+use rustix::process::Signal;
+
 use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, LeakCounter, Net, Profile, Running, eventually, seconds};
 
@@ -182,6 +184,56 @@ fn tunnel_whose_traffic_cannot_be_blocked_does_not_connect_and_says_why() {
     net.client.sh("ip link delete tunnel7").ok();
     wait_for(&client, "up");
     assert_eq!(client.sh(ADDRESS), Net::EXIT_V4);
+}
+
+#[test]
+fn kill_switch_that_was_opened_at_home_is_closed_elsewhere_although_the_daemon_was_killed() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    join(&net, HOME);
+    // The profile has no kill switch of its own. A command closes it.
+    let opens = at_home(exit.enrol("laptop")).with("on_demand", "trusted_opens_kill_switch", true);
+    let client = Client::with(&net, &opens);
+    client.warren.run("client close home").ok();
+    let leaks = LeakCounter::start(&net);
+    leaks.assert_none("closed by a command");
+    let mut daemon = start(&client);
+    wait_for(&client, "resting");
+    leaks.assert_all("at home");
+
+    daemon.signal(Signal::KILL);
+    daemon.wait(seconds(5));
+    let mut daemon = start(&client);
+    wait_for(&client, "resting");
+    leaks.assert_all("at home, with another daemon");
+    net.black_hole();
+    join(&net, HOTEL);
+    wait_for(&client, "connecting");
+    leaks.assert_none("elsewhere, connecting");
+    assert_eq!(client.status().0["kill_switch"], true);
+
+    // A daemon that starts elsewhere closes it too.
+    net.unfilter();
+    join(&net, HOME);
+    wait_for(&client, "resting");
+    daemon.signal(Signal::KILL);
+    daemon.wait(seconds(5));
+    net.black_hole();
+    join(&net, HOTEL);
+    let _daemon = start(&client);
+    wait_for(&client, "connecting");
+    leaks.assert_none("elsewhere, after a start");
+
+    // As a control, a person who opens it has the last word.
+    net.unfilter();
+    join(&net, HOME);
+    wait_for(&client, "resting");
+    client.warren.run("down home").ok();
+    let _daemon = start(&client);
+    wait_for(&client, "resting");
+    join(&net, HOTEL);
+    wait_for(&client, "up");
+    assert_eq!(client.status().0["kill_switch"], false);
     client.warren.run("down home").ok();
 }
 

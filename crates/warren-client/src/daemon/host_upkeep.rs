@@ -122,6 +122,8 @@ impl HostUpkeep {
         self.follow_exec().await?;
         self.put_off_look();
         if opens_kill_switch && self.lockdown.is_closed() {
+            // The note comes first, so that a daemon which is killed in between leaves no open kill switch without it.
+            directory.note_opened_at_home()?;
             self.lockdown.open(directory).await?;
         }
         Ok(())
@@ -137,6 +139,10 @@ impl HostUpkeep {
         directory: &DaemonDirectory,
     ) -> anyhow::Result<()> {
         self.lockdown.close_again(profile, directory).await?;
+        // If the note stays, a later daemon closes a kill switch that a person has opened, which does less harm than the opposite.
+        if let Err(error) = directory.forget_opened_at_home() {
+            tracing::warn!("{error:#}");
+        }
         let listed = self.listed_resolvers().await;
         self.lockdown.allow_resolvers(&listed).await
     }

@@ -166,7 +166,7 @@ impl MetricsPage {
         )?;
         families.counter(
             "warren_reloads_refused",
-            "Reloads that changed nothing because something was wrong.",
+            "Reloads that failed because something was wrong. Most of them changed nothing.",
             self.reloads_refused,
         )
     }

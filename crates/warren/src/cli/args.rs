@@ -169,6 +169,7 @@ pub(crate) enum Command {
     /// program is outside while the host is inside. No packet of the program ever leaves on the wrong side: when the tunnel goes
     /// down or the daemon is killed, a program inside is cut off. docs/exec.md says what this does not cover.
     #[command(after_help = "Examples:\n  warren exec home -- curl https://example.net/\n  \
+                            sudo warren exec --user alice home -- firefox\n  \
                             warren exec --outside home -- ping 192.0.2.1")]
     Exec(ExecArgs),
     /// Open a hotel's or train's login page while the kill switch is closed, for at most five minutes.
@@ -315,6 +316,10 @@ pub(crate) struct ExecArgs {
     /// `allow_exec_outside = true`.
     #[arg(long)]
     pub(crate) outside: bool,
+    /// Run the program as this user. Only for root. Unlike `sudo` and `su`, it opens no login session, in which the program would
+    /// leave the tunnel.
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
     /// The profile's name. Can be left out if only one is up, or if there is only one profile.
     #[arg(value_name = "PROFILE")]
     pub(crate) profile: Option<OsString>,

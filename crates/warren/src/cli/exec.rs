@@ -2,11 +2,11 @@
 
 pub(super) mod names;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use anyhow::{Context as _, bail};
 use warren_host::exec_groups::{ExecGroup, Side};
 
 use self::names::Shadowed;
+use super::account::Account;
 use super::args::ExecArgs;
 use super::one_daemon::refuse_invalid_name;
 use crate::runtime::block_on;
@@ -32,7 +33,16 @@ use warren_daemon::output;
 /// Why it cannot be put there, or cannot be started.
 pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &ExecArgs) -> anyhow::Result<()> {
     let side = if arguments.outside { Side::Outside } else { Side::Inside };
-    let (name, shadowed) = match rustix::process::geteuid().is_root() {
+    let is_root = rustix::process::geteuid().is_root();
+    let account = match &arguments.user {
+        Some(_) if !is_root => {
+            let sentence = "--user is for root; run the command with sudo, or leave --user out";
+            return Err(Failure::new(ExitCode::Usage, sentence.to_owned()).into());
+        }
+        Some(user) => Some(Account::of_user(user)?),
+        None => None,
+    };
+    let (name, shadowed) = match is_root {
         true => block_on(enter_as_root(directories, log, arguments, side))?,
         false => block_on(enter_as_user(directories, arguments, side))?,
     };
@@ -41,15 +51,34 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
     if !ExecGroup::of(&name, side)?.has_in(&listing) {
         bail!("the daemon of {name} has not moved this process; see `warren logs {name}`");
     }
-    let words = shadowed.around(&arguments.command);
+    if let Some(program) = arguments.command.first().and_then(|program| session_program(program)) {
+        output::warn(format!(
+            "{program} may open a login session or have systemd start the program, which then leaves its side of the tunnel; to run \
+             a program as another user, run: sudo warren exec --user USER {name} -- COMMAND"
+        ));
+    }
+    let mut words = account.as_ref().map(|account| account.words(false)).unwrap_or_default();
+    words.extend_from_slice(&arguments.command);
+    let words = shadowed.around(&words);
     let Some((program, rest)) = words.split_first() else { bail!("name a program after `--`") };
-    let error = Command::new(program).args(rest).exec();
+    let environment = account.iter().flat_map(Account::environment);
+    let error = Command::new(program).args(rest).envs(environment).exec();
     // The exit codes are those that a shell uses, so that scripts can distinguish these cases from failures of the program.
     let code =
         if error.kind() == io::ErrorKind::NotFound { ExitCode::NotFound } else { ExitCode::NotStarted };
     let sentence = format!("cannot start {}: {error}; check the program's name", program.display());
     Err(Failure::new(code, sentence).into())
 }
+
+/// Returns the program's name if it may open a login session (PAM), or ask systemd to start a program. In both cases, systemd puts
+/// the program into a cgroup of its own.
+fn session_program(program: &OsStr) -> Option<&'static str> {
+    let name = Path::new(program).file_name()?;
+    SESSION_PROGRAMS.into_iter().find(|known| name == *known)
+}
+
+const SESSION_PROGRAMS: [&str; 9] =
+    ["su", "sudo", "doas", "login", "runuser", "pkexec", "run0", "systemd-run", "machinectl"];
 
 async fn enter_as_root(
     directories: &Directories,
@@ -181,3 +210,17 @@ async fn enter_as_user(
 }
 
 const TIME_TO_CONNECT: Duration = Duration::from_secs(15);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_open_a_session_are_known_by_name_or_path() {
+        assert_eq!(session_program("sudo".as_ref()), Some("sudo"));
+        assert_eq!(session_program("/usr/bin/su".as_ref()), Some("su"));
+        for other in ["curl", "/usr/bin/sudoedit", "subl", "/"] {
+            assert_eq!(session_program(other.as_ref()), None);
+        }
+    }
+}

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 use warren_quic::key::{PrivateKey, PublicKey, read_key_file};
 use warren_session::invite::Invite;
 use zeroize::Zeroizing;
@@ -13,12 +14,12 @@ use super::args::JoinArgs;
 use warren_client::{EnrolError, Enrolment, accept_learnt_keys};
 use warren_config::storage;
 use warren_config::{ClientKey, NEW_SETTINGS, profile_text_with, with_private_key};
-use warren_config::{ClientProfile, Endpoint, ProfileName, describe, load_profile};
+use warren_config::{ClientProfile, Endpoint, ProfileName, check_profile, describe, load_profile};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
-use warren_host::durable_file;
+use warren_host::durable_file::{self, Owner, Unfinished};
 
 /// Enrols a new key and writes a profile with it. If the exit's answer is lost, keeps the key for the next attempt.
 pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyhow::Result<()> {
@@ -36,6 +37,10 @@ pub(crate) async fn run_with(
         Invited { settings: settings.to_owned(), state: directories.state.clone(), ..Invited::of(&invite)? };
     let name = profile_name(name.as_deref(), &invite.name)?;
     let joining = Joining::prepare(&directories.config, &name, &invited)?;
+    if let Err(error) = joining.check(&name, &invited) {
+        joining.discard();
+        return Err(error);
+    }
     let enrolment = Enrolment {
         endpoint: &invited.endpoint,
         exit_key: invited.exit_key,
@@ -195,19 +200,21 @@ impl Joining {
                 describe(error)
             )
         };
-        let kept = self.with_earlier_settings(invited);
-        let is_kept = kept.is_some();
+        let (text, is_kept) = self.text(name, invited);
         if self.before == Before::OtherKey {
-            durable_file::rename(&self.profile, &old).map_err(|error| cannot(&error))?;
+            self.keep_earlier(&old).map_err(|error| cannot(&error))?;
         }
-        let key = ClientKey::Ours(self.key);
-        let exit = [invited.exit_key];
-        let text = kept.unwrap_or_else(|| {
-            profile_text_with(name.as_str(), &invited.endpoint, &exit, &key, &invited.settings)
-        });
-        let text = Zeroizing::new([text.as_str(), "\n", &invited.mark(), "\n"].concat());
-        // The profile is written before the key file is removed, so the key is always on disk.
-        storage::create_new(&self.profile, text.as_bytes(), 0o600).map_err(|error| cannot(&error))?;
+        // The profile is written before the key file is removed, so the key is always on disk. An earlier profile is replaced in
+        // one step, so its settings are never missing, even if this process is killed or the disk is full.
+        let written = match self.before {
+            Before::OtherKey => {
+                durable_file::replace(&self.profile, Unfinished::Random, text.as_bytes(), 0o600, None)
+            }
+            Before::Nothing | Before::ThisInvitation => {
+                storage::create_new(&self.profile, text.as_bytes(), 0o600)
+            }
+        };
+        written.map_err(|error| cannot(&error))?;
         drop(fs::remove_file(&self.key_file));
         Ok(match self.before {
             Before::OtherKey => {
@@ -217,6 +224,39 @@ impl Joining {
             }
             Before::Nothing | Before::ThisInvitation => format!(" and wrote {path}"),
         })
+    }
+
+    /// Checks the profile that [`Self::finish`] will write, because an invitation works only once.
+    ///
+    /// # Errors
+    /// What is wrong with a setting.
+    fn check(&self, name: &ProfileName, invited: &Invited) -> anyhow::Result<()> {
+        if self.before == Before::ThisInvitation {
+            return Ok(());
+        }
+        let (text, _) = self.text(name, invited);
+        check_profile(&self.profile, &text)
+            .context("the profile could not be used, so the invitation was not used either")
+    }
+
+    /// The text of the profile, and whether it has the settings of an earlier one.
+    fn text(&self, name: &ProfileName, invited: &Invited) -> (Zeroizing<String>, bool) {
+        let kept = self.with_earlier_settings(invited);
+        let is_kept = kept.is_some();
+        let text = kept.unwrap_or_else(|| {
+            let key = ClientKey::Ours(self.key.clone());
+            let exit = [invited.exit_key];
+            profile_text_with(name.as_str(), &invited.endpoint, &exit, &key, &invited.settings)
+        });
+        (Zeroizing::new([text.as_str(), "\n", &invited.mark(), "\n"].concat()), is_kept)
+    }
+
+    /// Copies the earlier profile to `old`. The profile itself stays where it is.
+    fn keep_earlier(&self, old: &Path) -> io::Result<()> {
+        let text = Zeroizing::new(fs::read(&self.profile)?);
+        let metadata = fs::metadata(&self.profile)?;
+        let (mode, owner) = (metadata.mode() & 0o777, Owner::of(&metadata));
+        durable_file::replace(old, Unfinished::Random, &text, mode, Some(owner))
     }
 
     /// Returns the earlier profile with the new key. `None` if there is none, or other settings were asked for.
@@ -374,6 +414,41 @@ mod tests {
             Joining::prepare(directory.path(), &name(), &asked).unwrap().finish(&name(), &asked).unwrap();
         assert!(!load_profile(&profile).unwrap().kill_switch.enabled);
         assert!(said.contains("but without its settings"), "{said}");
+    }
+
+    #[test]
+    fn profile_is_missing_at_no_moment_while_another_invitation_replaces_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let exit = exit();
+        let join = |token: u8| {
+            let invited = invited(exit, token);
+            let joining = Joining::prepare(directory.path(), &name(), &invited).unwrap();
+            let profile = joining.profile.clone();
+            joining.finish(&name(), &invited).unwrap();
+            profile
+        };
+        let profile = join(1);
+        std::thread::scope(|scope| {
+            let joins = scope.spawn(|| (2..40).for_each(|token| drop(join(token))));
+            while !joins.is_finished() {
+                assert!(profile.exists());
+            }
+        });
+    }
+
+    #[test]
+    fn settings_that_no_profile_can_have_are_refused_before_the_exit_is_asked() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = "[routes]\ninclude = [\"10.0.0.0/8\"]\n\n[dns]\ndomains = [\"~corp.example\"]\n";
+        let invited = invited(exit(), 1);
+        let wrong = Invited { settings: settings.to_owned(), ..invited };
+        let joining = Joining::prepare(directory.path(), &name(), &wrong).unwrap();
+
+        let error = format!("{:#}", joining.check(&name(), &wrong).unwrap_err());
+        assert!(error.contains("domains in [dns] has \"~corp.example\""), "{error}");
+
+        let right = Invited { settings: settings.replace('~', ""), ..wrong };
+        joining.check(&name(), &right).unwrap();
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! started in the portal's cgroup, as the calling user. The second process finds the page and starts the browser.
 
 mod browser;
-mod caller;
 mod inside;
 mod page;
 
@@ -18,8 +17,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use warren_host::exec_groups::{ExecGroup, Side};
 
-use self::caller::Caller;
 pub(crate) use self::page::PlainUrl;
+use super::account::Account;
 use super::args::PortalArgs;
 use super::exec;
 use super::exec::names::Shadowed;
@@ -52,7 +51,7 @@ async fn as_root(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
     let (name, file) = exec::profile(directories, arguments.profile.as_ref())?;
     let file = file.map_or_else(|| find_profile(&directories.config, Some(name.as_ref())), Ok)?;
     refuse(directories, &load_profile(&file)?)?;
-    let caller = Caller::of_sudo()?;
+    let caller = Account::of_sudo()?;
     if caller.is_root() && arguments.command.is_empty() {
         bail!(
             "a browser must not run as root; run `sudo warren portal {name}` as yourself, or name a program after `--`"
@@ -138,14 +137,14 @@ fn inside_words(directories: &Directories, name: &str, arguments: &PortalArgs) -
 
 /// Starts [`inside`] as the user, in the cgroup.
 fn start_as(
-    caller: &Caller,
+    caller: &Account,
     group: &ExecGroup,
     shadowed: &Shadowed,
     directories: &Directories,
     name: &str,
     arguments: &PortalArgs,
 ) -> anyhow::Result<Child> {
-    let mut words = caller.words();
+    let mut words = caller.words(true);
     words.push(own_program::program().into());
     words.extend(inside_words(directories, name, arguments));
     let mut command = Command::new("sh");

@@ -3,16 +3,17 @@
 mod waiting;
 
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 use warren_quic::key::{PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
 use self::waiting::Waiting;
 use super::args::RotateKeyArgs;
 use super::running_exit;
-use warren_config::storage;
+use warren_config::storage::{self, LockFile};
 use warren_config::{ExitSettings, describe, load_exit};
 use warren_control::{AskError, Request, SerializableKey, ask};
 use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
@@ -25,7 +26,15 @@ use warren_daemon::output;
 /// When there is already an old key, or no old key to retire. When clients do not have the new key yet, and `--force` is not
 /// given. When the file cannot be written, or the running exit does not answer.
 pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
-    let config = load_exit(&directories.config.join("exit.toml"))?;
+    let file = directories.config.join("exit.toml");
+    let mut config = load_exit(&file)?;
+    // Two commands at once could write different keys, and leave the running exit with other keys than the file.
+    let _lock = match arguments.list {
+        true => None,
+        false => Some(lock(&config).await?),
+    };
+    // The command that held the lock until now may have changed the keys.
+    config = load_exit(&file)?;
     // This is checked before anything is written, because nothing may be changed if an exit with another configuration runs.
     let runs = running_exit::is_running(directories, &config).await?;
     if arguments.list {
@@ -35,6 +44,23 @@ pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) ->
     } else {
         rotate(directories, &config, runs).await
     }
+}
+
+/// Takes the lock for changing the exit's keys.
+async fn lock(config: &ExitSettings) -> anyhow::Result<LockFile> {
+    let mut path = config.keys.file.clone().into_os_string();
+    path.push(".lock");
+    let path = PathBuf::from(path);
+    let acquired = {
+        let path = path.clone();
+        tokio::task::spawn_blocking(move || LockFile::acquire(&path, TIME_FOR_OTHER_COMMAND)).await?
+    };
+    let lock = acquired.map_err(|error| {
+        anyhow!("{} cannot be locked: {}; check its directory", path.display(), describe(&error))
+    })?;
+    lock.context(
+        "another `warren exit rotate-key` is still running; nothing was changed; try again once it has ended",
+    )
 }
 
 async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) -> anyhow::Result<()> {
@@ -90,6 +116,8 @@ async fn settled(
     }
 }
 
+/// How long to wait until another command has changed the keys. It may wait for the running exit.
+const TIME_FOR_OTHER_COMMAND: Duration = Duration::from_secs(10);
 /// How long connected clients may take to use the new key.
 const SETTLING: Duration = Duration::from_secs(3);
 /// How often to check whether clients have connected with the new key.
@@ -244,5 +272,29 @@ mod tests {
         assert!(rotate(false).await.unwrap_err().contains("rotate-key --retire"));
         rotate(true).await.unwrap();
         assert_eq!(keys(), both[..1]);
+    }
+
+    #[tokio::test]
+    async fn two_commands_at_once_do_not_both_write_a_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let directories = Directories::below(directory.path());
+        let endpoint = Some("192.0.2.1".parse().unwrap());
+        exit_init::run(&directories, &ExitInitArgs { endpoint, ipv4: None, ipv6: None, fleet: None })
+            .unwrap();
+        let config = || load_exit(&directories.config.join("exit.toml")).unwrap();
+        let first = lock(&config()).await.unwrap();
+        let arguments = RotateKeyArgs::default();
+        let mut second = std::pin::pin!(run(&directories, &arguments));
+        let waited = tokio::time::timeout(Duration::from_millis(300), &mut second).await;
+        assert!(waited.is_err(), "the second command waits for the first");
+
+        let new = PrivateKey::generate().unwrap();
+        write(&config(), &[&new, &config().keys.current]).unwrap();
+        let keys = config().public_keys();
+        drop(first);
+
+        let refused = second.await.unwrap_err().to_string();
+        assert!(refused.contains("already holds a new key and an old one"), "{refused}");
+        assert_eq!(config().public_keys(), keys);
     }
 }

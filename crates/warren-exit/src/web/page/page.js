@@ -75,7 +75,7 @@ async function refresh() {
     before = { when: Date.now(), overview };
     at("figures").hidden = false;
     redraw();
-    trouble(overview.reload_error ? `The latest reload changed nothing: ${overview.reload_error}` : fleetTrouble(overview.fleet));
+    trouble(overview.reload_error ? `The latest reload failed: ${overview.reload_error}` : fleetTrouble(overview.fleet));
   } catch (error) {
     if (mine !== asking || !hasToken()) return;
     if (error.status === 401) return leave(capital(error.message));

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 
@@ -9,8 +10,8 @@ use super::store::ClientStore;
 use super::view;
 use crate::cli::args::{ClientExportArgs, ClientImportArgs};
 use warren_config::{
-    ClientsImport, ExitSettings, clients_text, counted, describe, load_clients, make_clients_directory,
-    staged_path, storage,
+    ClientsImport, ExitSettings, clients_text, counted, describe, load_clients, lock_staged,
+    make_clients_directory, staged_path, storage,
 };
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
@@ -49,6 +50,12 @@ pub(super) fn import(
     }
     let clients = config.clients_path(&directories.state);
     make_clients_directory(&clients)?;
+    // Without the lock, the exit could import the file of another `import` in place of this one.
+    let Some(_lock) = lock_staged(&clients, TIME_FOR_OTHER_IMPORT)? else {
+        bail!(
+            "another `warren exit client import` is still running; nothing was changed; try again once it has ended"
+        );
+    };
     let staged = staged_path(&clients);
     let text = clients_text(&args.file, &import.registry)?;
     storage::write_atomic(&staged, text.as_bytes(), 0o600).map_err(|error| {
@@ -64,3 +71,6 @@ pub(super) fn import(
     output::print(&view::import(&summary))?;
     output::print(if args.dry_run { "Nothing was changed.\n" } else { "All changes are in force.\n" })
 }
+
+/// How long to wait until another import has ended.
+const TIME_FOR_OTHER_IMPORT: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use std::path::Path;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::wireguard::WireGuardClient;
-use warren_config::ConfigError;
+use warren_config::{ConfigError, domain_of};
 
 /// The sections of a profile that come from the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct Translated {
 /// Translates a file.
 ///
 /// # Errors
-/// When no network would go through the tunnel.
+/// When no network would go through the tunnel, or a domain is not in ASCII.
 pub(super) fn translate(file: &Path, client: &WireGuardClient) -> Result<Translated, ConfigError> {
     let mut notes = Vec::new();
     if client.allowed.is_empty() {
@@ -39,7 +39,8 @@ pub(super) fn translate(file: &Path, client: &WireGuardClient) -> Result<Transla
         list(&include),
         list(&exclude)
     );
-    settings.push_str(&resolvers(client, is_full, &mut notes));
+    let section = resolvers(client, is_full, &mut notes);
+    settings.push_str(&section.map_err(|wrong| ConfigError::of_file(file, format!("DNS {wrong}")))?);
     let blocks_all_else = blocks_all_else(client);
     if blocks_all_else {
         settings.push_str("\n[kill_switch]\nenabled = true\n");
@@ -114,8 +115,8 @@ fn left_out(within: IpNet, networks: &[IpNet]) -> Option<Vec<IpNet>> {
 /// Maximum number of excluded networks. If more are needed, the profile includes the networks as the file lists them.
 const MOST_EXCLUDED: usize = 64;
 
-/// Returns the `[dns]` section. Empty if the exit's resolvers are used.
-fn resolvers(client: &WireGuardClient, is_full: bool, notes: &mut Vec<String>) -> String {
+/// Returns the `[dns]` section. Empty if the exit's resolvers are used. The error continues after `DNS`.
+fn resolvers(client: &WireGuardClient, is_full: bool, notes: &mut Vec<String>) -> Result<String, String> {
     let (own, listed): (Vec<IpAddr>, Vec<IpAddr>) =
         client.resolvers.iter().partition(|resolver| is_servers_own(client, **resolver));
     for resolver in &own {
@@ -131,22 +132,30 @@ fn resolvers(client: &WireGuardClient, is_full: bool, notes: &mut Vec<String>) -
     }
     match (client.domains.as_slice(), is_full) {
         ([], _) => {}
+        (_, false) if client.asks_for_all => {}
         (domains, true) => notes.push(format!(
             "the search domains {} were left out: in a full tunnel, programs have to use full names",
             domains.join(", ")
         )),
         (domains, false) => {
+            let mut once: Vec<String> = Vec::new();
+            for domain in domains {
+                let domain = domain_of(domain)?;
+                if !once.contains(&domain) {
+                    once.push(domain);
+                }
+            }
             let _ = writeln!(
                 section,
                 "domains = {}   # only names below them are looked up through the tunnel",
-                list(domains)
+                list(&once)
             );
         }
     }
     if client.resolvers.is_empty() && is_full {
         notes.push("the file has no DNS, so the exit's resolvers are used; servers = [] in [dns] leaves this machine's alone".to_owned());
     }
-    if section.is_empty() { section } else { format!("\n[dns]\n{section}") }
+    Ok(if section.is_empty() { section } else { format!("\n[dns]\n{section}") })
 }
 
 /// Whether a resolver is on the WireGuard server, that is, in the network of the client's inner addresses. Many files list only
@@ -210,9 +219,9 @@ const OTHERS: [(&str, &str); 5] = [
     ("ListenPort", "a client takes any free port"),
 ];
 
+/// A list in TOML of networks, addresses or domains, whose text needs no escapes.
 fn list(items: &[impl ToString]) -> String {
-    let items: Vec<String> =
-        items.iter().map(|item| format!("\"{}\"", item.to_string().escape_default())).collect();
+    let items: Vec<String> = items.iter().map(|item| format!("\"{}\"", item.to_string())).collect();
     format!("[{}]", items.join(", "))
 }
 
@@ -275,6 +284,28 @@ mod tests {
             split.settings.contains("servers = [\"10.20.0.53\"]\ndomains = [\"corp.example\"]"),
             "{split:?}"
         );
+    }
+
+    #[test]
+    fn domains_in_the_form_of_systemd_resolved_become_domains_of_a_profile() {
+        let split = |dns: &str| {
+            let text = format!("[Interface]\nDNS = {dns}\n[Peer]\nAllowedIPs = 10.20.0.0/16\n");
+            let path = Path::new("wg0.conf");
+            translate(path, &parse(path, &text).unwrap()).map(|translated| translated.settings)
+        };
+        for dns in ["10.20.0.53, ~corp.example", "10.20.0.53, ~corp.example, Corp.Example., 10.20.0.53"] {
+            let settings = split(dns).unwrap();
+            assert!(
+                settings.contains("servers = [\"10.20.0.53\"]\ndomains = [\"corp.example\"]"),
+                "{settings}"
+            );
+        }
+        let all = split("10.20.0.53, ~., corp.example").unwrap();
+        assert!(all.contains("servers") && !all.contains("domains"), "{all}");
+        for wrong in ["b\u{fc}ro.example", "corp.example/24", "~"] {
+            let error = split(&format!("10.20.0.53, {wrong}")).unwrap_err().to_string();
+            assert!(error.starts_with("wg0.conf: DNS has"), "{error}");
+        }
     }
 
     #[test]

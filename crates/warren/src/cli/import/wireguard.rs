@@ -16,6 +16,8 @@ pub(super) struct WireGuardClient {
     pub(super) resolvers: Vec<IpAddr>,
     /// The names in `DNS`, which wg-quick treats as search domains.
     pub(super) domains: Vec<String>,
+    /// Whether `DNS` says that all names are looked up through the tunnel.
+    pub(super) asks_for_all: bool,
     /// The networks of all peers.
     pub(super) allowed: Vec<IpNet>,
     /// The addresses of peers' endpoints that are not names.
@@ -53,8 +55,8 @@ impl WireGuardClient {
             "DNS" => {
                 for item in items(value) {
                     match item.parse() {
-                        Ok(address) => self.resolvers.push(address),
-                        Err(_) => self.domains.push(item.to_owned()),
+                        Ok(address) => push_new(&mut self.resolvers, address),
+                        Err(_) => self.take_domain(item),
                     }
                 }
             }
@@ -67,6 +69,22 @@ impl WireGuardClient {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Takes a domain in the form of wg-quick(8) or of systemd-resolved. The latter marks a domain with a tilde if names below it
+    /// are looked up through this tunnel, but names without a dot are not completed with it. `~.` stands for all names.
+    fn take_domain(&mut self, item: &str) {
+        match item.strip_prefix('~') {
+            Some(".") => self.asks_for_all = true,
+            domain => push_new(&mut self.domains, domain.unwrap_or(item).to_owned()),
+        }
+    }
+}
+
+/// Adds a value unless the list has it, because a profile's lists name each value once.
+fn push_new<T: PartialEq>(list: &mut Vec<T>, value: T) {
+    if !list.contains(&value) {
+        list.push(value);
     }
 }
 

@@ -1,19 +1,22 @@
-//! The user for whom root opens a login page.
+//! The user as whom root runs a program: `setpriv` changes to the user. `sudo` and `su` may open a login session, and systemd then
+//! moves the program to another cgroup, outside of the tunnel or the portal.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-/// The user who has called sudo(8), or root itself.
-pub(super) struct Caller {
+use warren_config::quoted;
+
+/// A user of this host.
+pub(super) struct Account {
     pub(super) number: u32,
     group: u32,
     name: String,
     home: PathBuf,
 }
 
-impl Caller {
+impl Account {
     /// Returns the user in the environment variables of sudo(8). Without them, returns root.
     ///
     /// # Errors
@@ -22,8 +25,7 @@ impl Caller {
         let Ok(number) = std::env::var("SUDO_UID") else {
             return Ok(Self { number: 0, group: 0, name: "root".to_owned(), home: "/root".into() });
         };
-        let accounts = std::fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
-        match Self::listed(&number, &accounts) {
+        match Self::listed(&number, &accounts()?) {
             Some(caller) => Ok(caller),
             None => {
                 bail!("/etc/passwd does not list user {number}, who called sudo; run this as another user")
@@ -31,9 +33,20 @@ impl Caller {
         }
     }
 
-    fn listed(number: &str, accounts: &str) -> Option<Self> {
-        let fields = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
-        let fields = fields.into_iter().find(|fields| fields.get(2) == Some(&number))?;
+    /// Returns the user with this name or number.
+    ///
+    /// # Errors
+    /// When /etc/passwd does not list the user.
+    pub(super) fn of_user(user: &str) -> anyhow::Result<Self> {
+        let found = Self::listed(user, &accounts()?);
+        found.with_context(|| format!("/etc/passwd does not list the user {}; name another", quoted(user)))
+    }
+
+    /// Finds a user by name or number. A name counts first, because a name may consist of digits.
+    fn listed(user: &str, accounts: &str) -> Option<Self> {
+        let lines: Vec<Vec<&str>> = accounts.lines().map(|line| line.split(':').collect()).collect();
+        let has = |place: usize| lines.iter().find(|fields| fields.get(place) == Some(&user));
+        let fields = has(0).or_else(|| has(2))?;
         let [name, _, number, group, _, home, ..] = fields.as_slice() else { return None };
         Some(Self {
             number: number.parse().ok()?,
@@ -47,14 +60,17 @@ impl Caller {
         self.number == 0
     }
 
-    /// Returns the command line prefix that runs a command as this user, without root's privileges.
-    pub(super) fn words(&self) -> Vec<OsString> {
+    /// Returns the command line prefix that runs a command as this user, without root's privileges. With `for_good`, setuid
+    /// programs such as `sudo` cannot regain them either.
+    pub(super) fn words(&self, for_good: bool) -> Vec<OsString> {
         if self.is_root() {
             return Vec::new();
         }
         let (user, group) = (format!("--reuid={}", self.number), format!("--regid={}", self.group));
-        let words = ["setpriv", &user, &group, "--init-groups", "--inh-caps=-all", "--no-new-privs", "--"];
-        words.map(OsString::from).to_vec()
+        let mut words = vec!["setpriv", &user, &group, "--init-groups", "--inh-caps=-all"];
+        words.extend(for_good.then_some("--no-new-privs"));
+        words.push("--");
+        words.into_iter().map(OsString::from).collect()
     }
 
     /// The environment variables that the user's programs need and sudo(8) removes.
@@ -77,6 +93,10 @@ impl Caller {
     }
 }
 
+fn accounts() -> anyhow::Result<String> {
+    std::fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")
+}
+
 /// Finds the display of a Wayland session, unless an environment variable contains one.
 fn wayland(runtime: &Path) -> Option<OsString> {
     if std::env::var_os("WAYLAND_DISPLAY").is_some() {
@@ -90,14 +110,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caller_of_sudo_is_found_by_number_and_loses_roots_powers() {
+    fn user_is_found_by_name_or_number_and_loses_roots_powers() {
         let accounts = "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1001::/home/alice:/bin/sh\n";
-        let alice = Caller::listed("1000", accounts).unwrap();
-        assert_eq!((alice.number, alice.group, alice.name.as_str()), (1000, 1001, "alice"));
-        assert_eq!(alice.home, Path::new("/home/alice"));
-        let words = alice.words();
-        assert!(words.contains(&"--reuid=1000".into()) && words.contains(&"--no-new-privs".into()));
-        assert!(Caller::listed("1001", accounts).is_none());
-        assert!(Caller::listed("0", accounts).unwrap().words().is_empty());
+        for user in ["1000", "alice"] {
+            let alice = Account::listed(user, accounts).unwrap();
+            assert_eq!((alice.number, alice.group, alice.name.as_str()), (1000, 1001, "alice"));
+            assert_eq!(alice.home, Path::new("/home/alice"));
+            let words = alice.words(true);
+            assert!(words.contains(&"--reuid=1000".into()) && words.contains(&"--no-new-privs".into()));
+            assert!(!alice.words(false).contains(&"--no-new-privs".into()));
+        }
+        assert!(Account::listed("1001", accounts).is_none());
+        assert!(Account::listed("0", accounts).unwrap().words(true).is_empty());
     }
 }
