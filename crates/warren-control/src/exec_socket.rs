@@ -6,11 +6,10 @@
 //! number of connections is limited for each user, so no user can keep another one out. A request names no process: the daemon
 //! moves the process that asks.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -22,6 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::ask::AskError;
 use super::protocol::RequestRefused;
+use crate::places::{MOST_OF_A_USER, Places};
 use crate::private_socket;
 use warren_host::exec_groups::Side;
 
@@ -86,7 +86,7 @@ impl ExecSocket {
         let (sender, asked) = mpsc::channel(WAITING);
         let listener = UnixListener::from_std(listener).with_context(cannot)?;
         let door =
-            Door { name: name.to_owned(), users, places: HashMap::new(), refusals: Refusals::default() };
+            Door { name: name.to_owned(), users, places: Places::default(), refusals: Refusals::default() };
         let accepting = tokio::spawn(accept(listener, door, sender));
         Ok(Self { asked: Some((asked, accepting)) })
     }
@@ -193,8 +193,7 @@ fn refuse(stream: &UnixStream, refusal: &RequestRefused) {
 struct Door {
     name: String,
     users: Vec<u32>,
-    /// For each user, a counter of connections: each connection holds a reference.
-    places: HashMap<u32, Weak<()>>,
+    places: Places,
     refusals: Refusals,
 }
 
@@ -222,15 +221,11 @@ impl Door {
                  `warren up {name}`"
             )));
         }
-        let place = self.places.get(&user).and_then(Weak::upgrade).unwrap_or_default();
-        // The new connection's own reference is already counted.
-        if Arc::strong_count(&place) > MOST_OF_A_USER {
-            return Err(RequestRefused::new(format!(
+        self.places.take(user).ok_or_else(|| {
+            RequestRefused::new(format!(
                 "{MOST_OF_A_USER} programs of user {user} are asking at this moment; run this again"
-            )));
-        }
-        self.places.insert(user, Arc::downgrade(&place));
-        Ok(place)
+            ))
+        })
     }
 }
 
@@ -270,8 +265,6 @@ async fn serve(stream: UnixStream, sender: mpsc::Sender<ExecAsked>) -> anyhow::R
 const SUFFIX: &str = ".exec";
 /// Maximum number of requests that wait for the daemon.
 const WAITING: usize = 8;
-/// Maximum number of simultaneous connections of one user. Each takes a descriptor of the daemon.
-const MOST_OF_A_USER: usize = 32;
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 const LONGEST_REQUEST: u64 = 64;
 const LONGEST_ANSWER: u64 = 64 * 1024;
@@ -340,7 +333,7 @@ mod tests {
 
     fn door(users: &[u32]) -> Door {
         let refusals = Refusals::default();
-        Door { name: "home".into(), users: users.to_vec(), places: HashMap::new(), refusals }
+        Door { name: "home".into(), users: users.to_vec(), places: Places::default(), refusals }
     }
 
     fn me() -> u32 {

@@ -8,7 +8,7 @@
 //!   `reloaded` and `cut_off` are parts of answers
 //! - [`exec_socket`]: the socket of users who may only put programs inside or outside
 //! - `ask`: the command line's side. `operator` finds the person who runs a command
-//! - `server`, [`private_socket`]: the daemon's side
+//! - `server`, [`private_socket`]: the daemon's side. `places` limits the connections of each user
 //! - [`status`]: what `warren status` shows
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,7 @@ mod cut_off;
 pub mod exec_socket;
 mod operator;
 mod page;
+mod places;
 pub mod private_socket;
 mod protocol;
 mod reloaded;

@@ -3,10 +3,11 @@
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -14,11 +15,13 @@ use zeroize::Zeroizing;
 
 use super::operator::login_name;
 use super::protocol::{AskedBy, Request, RequestRefused, Response};
+use crate::places::{MOST_OF_A_USER, Places};
 use crate::private_socket;
 
 /// Maximum length of a request in bytes.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
-/// Size of the first buffer. It is enough for most requests.
+/// Size of the first buffer. It is enough for most requests. It is also the maximum length of the requests of users who may only
+/// ask for the status.
 const FIRST_ROOM: usize = 4096;
 /// A peer that is silent for this long is disconnected.
 // The time includes the wait for the daemon's answer. The command gives up after the same time.
@@ -103,17 +106,28 @@ impl Drop for ControlSocket {
 }
 
 async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>, has_group: bool) {
+    let mut places = Places::default();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                let (caller, place) = match admit(&stream, &mut places) {
+                    Ok(admitted) => admitted,
+                    Err(refusal) => {
+                        // The buffer of a new socket has room for the whole line. An error means that the peer is gone.
+                        drop(line_of(Err(refusal)).map(|line| stream.try_write(&line)));
+                        continue;
+                    }
+                };
                 // Each connection has its own task, so that a silent peer does not delay other peers.
                 let sender = sender.clone();
                 tokio::spawn(async move {
-                    match tokio::time::timeout(REQUEST_TIMEOUT, serve(stream, sender, has_group)).await {
+                    let served = serve(stream, caller, sender, has_group);
+                    match tokio::time::timeout(REQUEST_TIMEOUT, served).await {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => tracing::debug!("control connection: {error:#}"),
                         Err(_) => tracing::debug!("control connection timed out"),
                     }
+                    drop(place);
                 });
             }
             Err(error) => {
@@ -125,24 +139,45 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>, ha
     }
 }
 
+/// The user at the other end of a connection, from the kernel.
+#[derive(Clone, Copy, Debug)]
+struct Caller {
+    user: u32,
+    /// Whether the user may ask for more than the status.
+    may_change: bool,
+}
+
+/// Identifies the peer of a connection, and counts the connection as long as the returned reference is held. Only root and the
+/// daemon's own user have any number of connections: others could otherwise take all of the daemon's memory and descriptors.
+fn admit(stream: &UnixStream, places: &mut Places) -> Result<(Caller, Option<Arc<()>>), RequestRefused> {
+    let user = stream.peer_cred().map_err(|_| RequestRefused::new("the kernel does not say who asks"))?.uid();
+    let own = rustix::process::geteuid().as_raw();
+    let caller = Caller { user, may_change: user == 0 || user == own };
+    if caller.may_change {
+        return Ok((caller, None));
+    }
+    match places.take(user) {
+        Some(place) => Ok((caller, Some(place))),
+        None => Err(RequestRefused::new(format!(
+            "{MOST_OF_A_USER} programs of user {user} are asking at this moment; run this again"
+        ))),
+    }
+}
+
 async fn serve(
     mut stream: UnixStream,
+    Caller { user, may_change }: Caller,
     sender: mpsc::Sender<PendingRequest>,
     has_group: bool,
 ) -> anyhow::Result<()> {
-    let user = stream.peer_cred()?.uid();
-    let own = rustix::process::geteuid().as_raw();
-    let may_change = user == 0 || user == own;
     // The file's mode already keeps other users out. This check works even if somebody changes the mode.
     let response = if !may_change && !has_group {
         // The peer is refused before anything is read from it.
         Err(RequestRefused::new("only root and the daemon's own user may talk to it; run this as root"))
     } else {
-        match read_request(&mut stream).await? {
+        match read_request(&mut stream, if may_change { MAX_REQUEST } else { FIRST_ROOM }).await? {
             Ok((request, _)) if !may_change && !matches!(request, Request::Status) => {
-                Err(RequestRefused::new(
-                    "only root may ask the daemon for more than its status; run this as root",
-                ))
+                Err(RequestRefused::new(ONLY_STATUS))
             }
             Ok((request, login)) => {
                 let (answer, answered) = oneshot::channel();
@@ -157,6 +192,8 @@ async fn serve(
     stream.shutdown().await?;
     Ok(())
 }
+
+const ONLY_STATUS: &str = "only root may ask the daemon for more than its status; run this as root";
 
 /// The line that answers a request.
 fn line_of(response: Response) -> serde_json::Result<Vec<u8>> {
@@ -173,12 +210,15 @@ fn line_of(response: Response) -> serde_json::Result<Vec<u8>> {
 /// The request, and the name of the user who logged in, if the command has sent one.
 type Read = (Request, Option<String>);
 
-async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Read, RequestRefused>> {
-    let line = read_line(stream).await?;
+/// Reads a request of at most `most` bytes.
+async fn read_request(stream: &mut UnixStream, most: usize) -> anyhow::Result<Result<Read, RequestRefused>> {
+    let line = read_line(stream, most).await?;
     if line.last() != Some(&b'\n') {
-        return Ok(Err(RequestRefused::new(
-            "the request is longer than 4 MiB or not a line; use the daemon's own version of warren",
-        )));
+        const NO_LINE: &str =
+            "the request is longer than 4 MiB or not a line; use the daemon's own version of warren";
+        // A request for the status is never as long as this.
+        let is_of_member = most < MAX_REQUEST;
+        return Ok(Err(RequestRefused::new(if is_of_member { ONLY_STATUS } else { NO_LINE })));
     }
     // A request is served even if its login is missing or malformed.
     let by: AskedBy = serde_json::from_slice(&line).unwrap_or_default();
@@ -188,10 +228,13 @@ async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Read, Re
         .map_err(|error| RequestRefused::new(format!("the request is not understood: {error}; the daemon's version differs from this command's, so restart it"))))
 }
 
-/// Reads a line and leaves no copy of it in memory, because it may contain a private key.
-async fn read_line(stream: &mut UnixStream) -> std::io::Result<Zeroizing<Vec<u8>>> {
+/// Reads a line of at most `most` bytes. Leaves no copy of it in memory, because it may contain a private key.
+async fn read_line(
+    stream: &mut (impl AsyncRead + Unpin),
+    most: usize,
+) -> std::io::Result<Zeroizing<Vec<u8>>> {
     let mut line = Zeroizing::new(Vec::with_capacity(FIRST_ROOM));
-    while line.last() != Some(&b'\n') && line.len() < MAX_REQUEST {
+    while line.last() != Some(&b'\n') && line.len() < most {
         if line.len() == line.capacity() {
             // A vector that grows by itself leaves its old buffer unwiped.
             let mut longer = Zeroizing::new(Vec::with_capacity(2 * line.len()));
@@ -293,6 +336,75 @@ mod tests {
             drop(stream.read_to_string(&mut answer).await);
             assert!(answer.contains("the request is") || answer.is_empty(), "{answer}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_line_is_read_up_to_its_limit_alone() {
+        for most in [FIRST_ROOM, MAX_REQUEST] {
+            let line = read_line(&mut tokio::io::repeat(b'x'), most).await.unwrap();
+            assert_eq!(line.len(), most);
+        }
+    }
+
+    /// Needs root, which alone can connect as another user.
+    #[tokio::test]
+    async fn users_who_may_only_see_the_status_take_little_memory_and_few_descriptors() {
+        use std::io::{Read as _, Write as _};
+        use std::os::unix::net::UnixStream as StdStream;
+        const CONNECTIONS: usize = 100;
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let socket = ControlSocket::bind_for(&path, Some(rustix::process::getegid().as_raw())).unwrap();
+        std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        let answers = move |user: u32, line: Vec<u8>| {
+            let id = rustix::process::Uid::from_raw(user);
+            // The user of this thread alone changes.
+            rustix::thread::set_thread_res_uid(id, id, id).unwrap();
+            let mut streams: Vec<StdStream> =
+                (0..CONNECTIONS).map(|_| StdStream::connect(&path).unwrap()).collect();
+            let mut answers = Vec::new();
+            for stream in &mut streams {
+                stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+                // The server may have refused the connection already.
+                drop(stream.write_all(&line));
+                let mut answer = vec![0; 400];
+                answers.extend(
+                    stream
+                        .read(&mut answer)
+                        .map(|length| String::from_utf8_lossy(&answer[..length]).into_owned()),
+                );
+            }
+            answers
+        };
+        let ask = async |user, line: &[u8]| {
+            let (answers, line) = (answers.clone(), line.to_vec());
+            tokio::task::spawn_blocking(move || {
+                std::thread::spawn(move || answers(user, line)).join().unwrap()
+            })
+            .await
+            .unwrap()
+        };
+        let counted =
+            |answers: &[String], words: &str| answers.iter().filter(|answer| answer.contains(words)).count();
+
+        // Silent connections are kept until they time out.
+        let silent = ask(65_534, b"").await;
+        assert_eq!(
+            counted(&silent, "programs of user 65534 are asking"),
+            CONNECTIONS - MOST_OF_A_USER,
+            "{silent:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        // A long request is refused before it has been read to its end.
+        let long = ask(65_534, &vec![b'x'; 2 * FIRST_ROOM]).await;
+        assert!(counted(&long, "only root may ask") > 0, "{long:?}");
+        // The control: root is not limited.
+        assert!(ask(0, b"").await.is_empty());
+        drop(socket);
     }
 
     #[tokio::test]

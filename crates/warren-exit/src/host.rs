@@ -1,5 +1,6 @@
 //! The exit's changes on its host, and their upkeep: addresses, forwarding, firewall rules, and routes to networks behind clients.
 
+mod flows;
 pub(crate) mod forwards;
 pub(crate) mod hold;
 mod prefixes;
@@ -12,10 +13,11 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use warren_host::exit_hold::{HeldRules, Hold};
 use warren_host::exit_plan::{self, Egress, ExitHost};
-use warren_host::{Applied, DeviceName, ForwardedPorts, Host, Plan, UndoError, facts};
+use warren_host::{Applied, DeviceName, Host, Plan, UndoError, facts};
 use warren_session::clients::ClientRegistry;
 use warren_session::pool::{gateway_ipv4, gateway_ipv6};
 
+use self::flows::PermittedFlows;
 pub(crate) use self::forwards::Waiting;
 use self::prefixes::{Needed, Withheld};
 use self::service_ports::ServicePorts;
@@ -88,7 +90,7 @@ impl FoundHost {
             forwards_for_others: None,
             has_too_many_links: false,
             prefix_routes: Applied::default(),
-            forwards: None,
+            flows: PermittedFlows::default(),
             waiting: Vec::new(),
             withheld: Vec::new(),
             needed,
@@ -112,8 +114,7 @@ pub(crate) struct HostSetup {
     has_too_many_links: bool,
     /// The routes to networks behind clients.
     prefix_routes: Applied,
-    /// The forwards in force. Unset until the connections of an earlier daemon's forwards have ended.
-    forwards: Option<Vec<ForwardedPorts>>,
+    flows: PermittedFlows,
     /// Forwards that are not in force, as they were logged.
     waiting: Vec<Waiting>,
     /// Networks behind clients that are not in force, as they were logged.
@@ -165,12 +166,9 @@ impl HostSetup {
             self.host.replace_table(exit_plan::TABLE, &ruleset).await?;
             self.ruleset = ruleset;
         }
-        // Connections are ended only after the new ruleset is in place. Otherwise a removed forward could accept new connections
+        // Flows end only after the new ruleset is in place. Otherwise, for instance, a removed forward could accept new connections
         // after its old ones have ended.
-        if self.forwards.as_ref() != Some(&facts.forwards) {
-            forwards::end_connections(config, facts.forwards.clone());
-            self.forwards = Some(facts.forwards.clone());
-        }
+        self.flows.follow(&facts, registry);
         self.held.follow(&facts).await.context("cannot change the table that outlives this exit")?;
         self.host
             .change(&mut self.prefix_routes, &exit_plan::prefix_routes(&facts))

@@ -1,8 +1,12 @@
 //! The clients of an exit that does not run: commands change them on disk, and the exit reads them when it starts.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::bail;
+use ipnet::IpNet;
+use warren_host::tracking::{self, Flow};
 use warren_session::clients::{ClientRegistry, Forward};
 use warren_session::exit::{SessionConfig, check_clients};
 
@@ -53,8 +57,10 @@ impl StoppedClients {
             );
             return Ok((store, registry));
         }
+        let before = registry.clone();
         let registry = self.taken_over(&store, registry, &import)?;
         store.save_all(registry.rows(), Some(import.mark()))?;
+        self.forget_flows(&before, &registry);
         let from = import.path().display().to_string();
         let kept = import.put_away(&self.path);
         let kept = kept.map_or_else(
@@ -91,9 +97,25 @@ impl StoppedClients {
         let summary = changes(&before, &after);
         if !dry_run {
             store.save_all(after.rows(), Some(import.mark()))?;
+            self.forget_flows(&before, &after);
             import.put_away(&self.path)?;
         }
         Ok(summary)
+    }
+
+    /// Removes the tracked flows of addresses and networks that clients have lost by a change. Connection tracking keeps flows while
+    /// an exit is stopped, and the next clients with these addresses would get the flows' packets.
+    pub fn forget_flows(&self, before: &ClientRegistry, after: &ClientRegistry) {
+        let lost = Lost::between(before, after);
+        if lost.is_nothing() {
+            return;
+        }
+        match tracking::forget_those(|flow| lost.has(flow)) {
+            Ok(flows) => tracing::debug!(flows, "forgot the flows of addresses that clients have lost"),
+            Err(error) => tracing::warn!(
+                "cannot forget the flows of addresses that clients have lost: {error}; other clients with these addresses may get their packets until this host restarts"
+            ),
+        }
     }
 
     /// The registry after an import.
@@ -110,6 +132,36 @@ impl StoppedClients {
         }
         refuse_silent(import, &before)?;
         registry_after(&self.settings, before, import.registry.clone())
+    }
+}
+
+/// The addresses and networks that clients have lost by a change.
+#[derive(Debug, PartialEq, Eq)]
+struct Lost {
+    addresses: BTreeSet<IpAddr>,
+    prefixes: Vec<IpNet>,
+}
+
+impl Lost {
+    fn between(before: &ClientRegistry, after: &ClientRegistry) -> Self {
+        let mut lost = Self { addresses: BTreeSet::new(), prefixes: Vec::new() };
+        for was in before.iter() {
+            let is = after.by_key(was.public_key);
+            let has_address = |address: &IpAddr| is.is_some_and(|is| is.lease().contains(*address));
+            lost.addresses.extend(was.lease().addresses().filter(|address| !has_address(address)));
+            let has_prefix = |prefix: &IpNet| is.is_some_and(|is| is.prefixes.contains(prefix));
+            lost.prefixes.extend(was.prefixes.iter().filter(|prefix| !has_prefix(prefix)));
+        }
+        lost
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.addresses.is_empty() && self.prefixes.is_empty()
+    }
+
+    fn has(&self, flow: &Flow) -> bool {
+        let is_of_address = [flow.source, flow.destination].iter().any(|end| self.addresses.contains(end));
+        is_of_address || self.prefixes.iter().any(|prefix| prefix.contains(&flow.source))
     }
 }
 
@@ -143,5 +195,28 @@ mod tests {
             let (_, registry) = clients.open().unwrap();
             assert_eq!((registry.len(), path.exists()), if is_in_fleet { (1, true) } else { (0, false) });
         }
+    }
+
+    #[test]
+    fn clients_that_are_removed_or_moved_lose_their_addresses_and_others_keep_them() {
+        let client = |name: &str, number: u8| Client {
+            leased_ipv4: Some([10, 66, 0, number].into()),
+            prefixes: vec![format!("192.168.{number}.0/24").parse().unwrap()],
+            ..Client::new(name, PublicKey([number; 32]), UNIX_EPOCH)
+        };
+        let of = |clients: Vec<Client>| {
+            let mut registry = ClientRegistry::new();
+            clients.into_iter().for_each(|client| registry.add(client).unwrap());
+            registry
+        };
+        let moved = Client { ipv4: Some([10, 66, 7, 7].into()), leased_ipv4: None, ..client("moved", 3) };
+        let before = of(vec![client("gone", 2), client("moved", 3), client("kept", 4)]);
+        let after = of(vec![moved, Client { name: "renamed".into(), ..client("kept", 4) }]);
+
+        let lost = Lost::between(&before, &after);
+
+        let addresses = [[10, 66, 0, 2], [10, 66, 0, 3]].map(IpAddr::from).into();
+        assert_eq!(lost, Lost { addresses, prefixes: vec!["192.168.2.0/24".parse().unwrap()] });
+        assert!(Lost::between(&before, &before).is_nothing());
     }
 }

@@ -9,6 +9,7 @@ use crate::{
 };
 
 pub use crate::exit_host::{Egress, ExitHost};
+pub use crate::exit_ruleset::Reach;
 pub use crate::table_names::EXIT_TABLE as TABLE;
 
 /// The rules of an exit's nftables table, identical to those in the exit's plan.

@@ -1,6 +1,7 @@
 //! The text of the exit's firewall: which networks clients may reach, and how their addresses are translated.
 
 mod forwards;
+mod reach;
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -9,6 +10,7 @@ use std::ops::RangeInclusive;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use self::forwards::{Forwards, from_forwarded, prerouting, to_forwarded};
+pub use self::reach::Reach;
 use crate::exit_host::{Egress, ExitHost};
 use crate::facts::ServicePort;
 use crate::ruleset_text::chain;
@@ -29,7 +31,7 @@ pub(crate) fn ruleset(host: &ExitHost) -> String {
     );
     chain(&mut text, "from_clients", "", &from_clients(host, &pools));
     chain(&mut text, "new_flows", "", &new_flows(&pools));
-    chain(&mut text, "to_clients", "", &to_clients(host));
+    chain(&mut text, "to_clients", "", &to_clients());
     chain(&mut text, "from_neighbours", "", &from_neighbours());
     text += &forwarding(host, &pools);
     pools.retain(|pool| pool.is_translated);
@@ -40,25 +42,28 @@ pub(crate) fn ruleset(host: &ExitHost) -> String {
     text
 }
 
-/// The chains that let visitors reach clients' forwarded ports. Empty if there are no forwards.
+/// The chains that let visitors reach clients' forwarded ports. Without forwards, only those that drop packets of removed
+/// forwards' connections, which are still tracked when the last forward is removed.
 fn forwarding(host: &ExitHost, pools: &[Pool]) -> String {
     let forwards = Forwards::of(host);
     let mut text = String::new();
-    if forwards.is_empty() {
-        return text;
-    }
     let device = &host.device;
     let sources = || pools.iter().flat_map(Pool::sources);
-    let spoofed = sources().map(|source| format!("iifname != \"{device}\" {source}")).collect();
-    let header = "type nat hook prerouting priority dstnat; policy accept;";
-    chain(&mut text, "prerouting", header, &prerouting(&forwards, spoofed));
+    if !forwards.is_empty() {
+        let spoofed = sources().map(|source| format!("iifname != \"{device}\" {source}")).collect();
+        let header = "type nat hook prerouting priority dstnat; policy accept;";
+        chain(&mut text, "prerouting", header, &prerouting(&forwards, spoofed));
+    }
     chain(&mut text, "to_forwarded", "", &to_forwarded(&forwards));
     chain(&mut text, "from_forwarded", "", &from_forwarded(&forwards, device.as_str(), COUNT_FLOWS));
-    // If the visitor is itself a client, its source address is translated to the exit's inner address. With its own address,
-    // answers would go directly to it, which fails for a client that visits itself and bypasses isolation.
-    let visits: Vec<String> =
-        sources().map(|source| format!("oifname \"{device}\" {source} ct status dnat masquerade")).collect();
-    chain(&mut text, "visits", "type nat hook postrouting priority srcnat; policy accept;", &visits);
+    if !forwards.is_empty() {
+        // If the visitor is itself a client, its source address is translated to the exit's inner address. With its own address,
+        // answers would go directly to it, which fails for a client that visits itself and bypasses isolation.
+        let visits: Vec<String> = sources()
+            .map(|source| format!("oifname \"{device}\" {source} ct status dnat masquerade"))
+            .collect();
+        chain(&mut text, "visits", "type nat hook postrouting priority srcnat; policy accept;", &visits);
+    }
     text
 }
 
@@ -239,6 +244,18 @@ impl Pool {
         rules
     }
 
+    /// Matches packets to destinations that clients may reach by no device but the chosen one.
+    fn not_allowed(&self, host: &ExitHost) -> String {
+        let Self { family, version, .. } = self;
+        let resolvers = host.resolvers.iter().map(|resolver| IpNet::from(*resolver));
+        let allowed = host.allow.iter().map(IpNet::trunc).chain(resolvers);
+        let allowed: Vec<IpNet> = allowed.filter(|network| self.holds(network)).collect();
+        match allowed.is_empty() {
+            true => format!("meta nfproto {version}"),
+            false => format!("{family} daddr != {{ {} }}", listed(&IpNet::aggregate(&allowed))),
+        }
+    }
+
     fn holds(&self, network: &IpNet) -> bool {
         Family::of(&self.network) == Family::of(network)
     }
@@ -391,13 +408,15 @@ pub(crate) fn own_ipv4(host: &ExitHost) -> Vec<DeviceName> {
 
 fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
-    let mut rules = Vec::new();
-    if has_forwards(host) {
-        rules.push("ct status dnat jump from_forwarded".into());
-    }
+    let mut rules = vec!["ct status dnat jump from_forwarded".into()];
     if host.isolation {
         // This rule also drops packets of flows that began before isolation was turned on.
         rules.push(format!("oifname \"{device}\" counter drop"));
+    }
+    if let Egress::Device(egress) = &host.interface {
+        // These rules also drop packets of flows that began when another interface was set.
+        let elsewhere = format!("oifname != {{ \"{egress}\", \"{device}\" }}");
+        rules.extend(pools.iter().map(|pool| format!("{elsewhere} {} counter drop", pool.not_allowed(host))));
     }
     // `related` packets, which are ICMP errors, are not accepted here, because their sender can forge the flow to which they
     // refer. They are accepted only to destinations to which new flows are accepted.
@@ -427,15 +446,9 @@ fn new_flows(pools: &[Pool]) -> Vec<String> {
 }
 
 /// Accepts only two kinds of packets to clients: replies, and visitors' packets to forwarded ports.
-fn to_clients(host: &ExitHost) -> Vec<String> {
-    let visitors = "ct status dnat ct direction original jump to_forwarded".to_owned();
-    let visitors = Some(visitors).filter(|_| has_forwards(host));
-    let answers = ["ct state established,related accept", "counter drop"].map(Into::into);
-    visitors.into_iter().chain(answers).collect()
-}
-
-fn has_forwards(host: &ExitHost) -> bool {
-    !Forwards::of(host).is_empty()
+fn to_clients() -> Vec<String> {
+    let visitors = "ct status dnat ct direction original jump to_forwarded";
+    [visitors, "ct state established,related accept", "counter drop"].map(Into::into).into()
 }
 
 /// For neighbours, which are not clients, accepts only two kinds of packets: replies, and packets that this host's own DNAT rules

@@ -303,7 +303,7 @@ impl Host {
                 self.owners.extend(owner.map(|owner| (entry, OwnedTable { owner, ruleset })));
             }
             // The entry stays in the journal, so that undoing the plan also undoes the part of this step that took effect.
-            Err(error) if step::may_be_half_made(step) => {
+            Err(error) if step::may_be_half_made(step) || (is_new && is_unanswered(&error)) => {
                 applied.add(entry, step);
                 return Err(error);
             }
@@ -415,6 +415,11 @@ impl Host {
         }
         if left.is_empty() { Ok(undone) } else { Err(UndoError { left }) }
     }
+}
+
+/// Whether nft gave no answer. The kernel may have made the table nevertheless.
+fn is_unanswered(error: &StepError) -> bool {
+    matches!(error, StepError::Nft(NftError::Gone | NftError::Io(_)))
 }
 
 impl Applied {

@@ -122,7 +122,12 @@ impl Journal {
     fn append(&mut self, record: &Record) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
-        self.file.write_all(&line)
+        let before = self.file.stream_position()?;
+        self.file.write_all(&line).inspect_err(|_| {
+            // A full disk may have taken a part of the line, which the next entry must not continue. If the part cannot be cut off
+            // either, the first error is more useful to the user.
+            drop(self.file.set_len(before).and_then(|()| self.file.seek(SeekFrom::Start(before))));
+        })
     }
 
     /// Cuts off an unfinished last line, so that the next entry starts on a new line.

@@ -116,8 +116,14 @@ impl KillSwitch {
         match made {
             Ok(record) => Ok(Self { path: path.to_owned(), journal, table, record }),
             Err(error) => {
-                put_back(path, before.as_ref());
-                if let Some(entry) = new {
+                let Some(entry) = new else {
+                    put_back(path, before.as_ref());
+                    return Err(error);
+                };
+                // The kernel may have made the table, for instance if nft gave no answer. Unless the table is certainly gone, it
+                // stays in the journal, so that the kill switch counts as closed and can be opened. Without nft there is no table.
+                if matches!(nft::delete(FAMILY, &table).await, Ok(()) | Err(NftError::Missing)) {
+                    put_back(path, None);
                     journal.end(entry).map_err(failed)?;
                 }
                 Err(error)

@@ -140,7 +140,7 @@ pub(crate) async fn make(
 pub(crate) fn may_be_half_made(step: &Step) -> bool {
     match step {
         Step::LinkUp { .. } | Step::Sysctl { .. } | Step::ForwardIpv6 => true,
-        // A single netlink request or nft transaction takes effect either entirely or not at all.
+        // A single netlink request or nft transaction that is refused has no effect.
         Step::Address { .. } | Step::Route(_) | Step::Rule(_) | Step::Nftables { .. } => false,
     }
 }

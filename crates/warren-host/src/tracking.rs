@@ -1,7 +1,8 @@
-//! Removes flows from connection tracking. When a client loses an address, the flows of the address are removed, so that their
-//! packets do not reach the next client with this address. When a forward is removed, its flows are removed too.
+//! Removes flows from connection tracking: those of an address that a client loses, so that their packets do not reach the next
+//! client with this address, and those that an exit's rules no longer accept, because rules accept the packets of known flows.
 
 use std::{
+    collections::BTreeSet,
     io,
     net::{IpAddr, SocketAddr},
 };
@@ -21,8 +22,8 @@ use crate::{
 ///
 /// # Errors
 /// If the kernel cannot be asked. A kernel without connection tracking has nothing to remove.
-pub fn forget(addresses: &[IpAddr]) -> io::Result<usize> {
-    forget_those(|flow| flow.is_of(addresses))
+pub fn forget(addresses: &BTreeSet<IpAddr>) -> io::Result<usize> {
+    forget_those(|flow| addresses.contains(&flow.source) || addresses.contains(&flow.destination))
 }
 
 /// A flow to a port of this host that DNAT has redirected to another address.
@@ -36,16 +37,11 @@ pub struct SentOn {
     pub to: SocketAddr,
 }
 
-/// Removes each redirected flow for which `is_over` returns true. Returns the number of removed flows. This blocks, as [`forget`]
-/// does.
+/// Removes each flow for which `is_one` returns true. Returns the number of removed flows. This blocks, as [`forget`] does.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
-pub fn forget_sent_on(is_over: impl Fn(&SentOn) -> bool) -> io::Result<usize> {
-    forget_those(|flow| flow.sent_on.as_ref().is_some_and(&is_over))
-}
-
-fn forget_those(is_one: impl Fn(&Flow) -> bool) -> io::Result<usize> {
+pub fn forget_those(is_one: impl Fn(&Flow) -> bool) -> io::Result<usize> {
     let mut forgotten = 0;
     for family in [AddressFamily::INET, AddressFamily::INET6] {
         for flow in flows(family)?.iter().filter(|flow| is_one(flow)) {
@@ -55,39 +51,46 @@ fn forget_those(is_one: impl Fn(&Flow) -> bool) -> io::Result<usize> {
     Ok(forgotten)
 }
 
-/// The identity of a flow: the attributes for its original direction, its ID and its zone, as the kernel sent them.
-struct Flow {
-    addresses: Vec<IpAddr>,
+/// A tracked flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The source of the first packet.
+    pub source: IpAddr,
+    /// The destination of the first packet.
+    pub destination: IpAddr,
+    /// The host that answers. It differs from `destination` if DNAT has redirected the flow.
+    pub answers_from: IpAddr,
+    /// The port at which that host answers. `None` for protocols other than TCP and UDP.
+    pub port: Option<u16>,
+    /// The redirection by DNAT, if there is one.
+    pub sent_on: Option<SentOn>,
+    /// The flow's identity: the attributes for its original direction, its ID and its zone, as the kernel sent them.
     attributes: Vec<u8>,
-    sent_on: Option<SentOn>,
 }
 
 impl Flow {
     fn parse(message: &[u8]) -> Option<Self> {
-        let mut flow = Self { addresses: Vec::new(), attributes: Vec::new(), sent_on: None };
+        let mut attributes = Vec::new();
         let (mut original, mut reply) = (None, None);
         for (kind, value, whole) in Attributes(message.get(NFGENMSG..)?) {
             match kind {
                 CTA_TUPLE_ORIG => {
-                    let addresses = Attributes(value).find(|(kind, ..)| *kind == CTA_TUPLE_IP)?.1;
-                    flow.addresses =
-                        Attributes(addresses).filter_map(|(_, address, _)| ip(address)).collect();
-                    flow.attributes.extend(whole);
-                    original = Ends::parse(value);
+                    attributes.extend(whole);
+                    original = Some(value);
                 }
-                CTA_TUPLE_REPLY => reply = Ends::parse(value),
+                CTA_TUPLE_REPLY => reply = Some(value),
                 // With the ID, the kernel does not remove a later flow that has the same addresses and ports. Without the zone,
                 // it would search in zone 0.
-                CTA_ID | CTA_ZONE => flow.attributes.extend(whole),
+                CTA_ID | CTA_ZONE => attributes.extend(whole),
                 _ => {}
             }
         }
-        flow.sent_on = original.zip(reply).and_then(|(original, reply)| original.sent_on(&reply));
-        (!flow.addresses.is_empty()).then_some(flow)
-    }
-
-    fn is_of(&self, addresses: &[IpAddr]) -> bool {
-        self.addresses.iter().any(|address| addresses.contains(address))
+        let (source, destination) = addresses(original?)?;
+        let answers_from = reply.and_then(addresses).map_or(destination, |(source, _)| source);
+        let (original, reply) = (original.and_then(Ends::parse), reply.and_then(Ends::parse));
+        let port = reply.as_ref().map(|reply| reply.source.port());
+        let sent_on = original.zip(reply).and_then(|(original, reply)| original.sent_on(&reply));
+        Some(Self { source, destination, answers_from, port, sent_on, attributes })
     }
 
     /// Removes the flow. Returns false if the flow has already ended.
@@ -107,15 +110,8 @@ impl Ends {
     /// Parses a tuple. `None` for protocols other than TCP and UDP.
     fn parse(tuple: &[u8]) -> Option<Self> {
         let nested = |kind| Attributes(tuple).find(|(found, ..)| *found == kind).map(|(_, value, _)| value);
-        let (addresses, ports) = (nested(CTA_TUPLE_IP)?, nested(CTA_TUPLE_PROTO)?);
-        let [mut source, mut destination] = [None; 2];
-        for (kind, address, _) in Attributes(addresses) {
-            match kind {
-                CTA_IP_V4_SRC | CTA_IP_V6_SRC => source = ip(address),
-                CTA_IP_V4_DST | CTA_IP_V6_DST => destination = ip(address),
-                _ => {}
-            }
-        }
+        let ports = nested(CTA_TUPLE_PROTO)?;
+        let (source, destination) = addresses(tuple)?;
         let field = |wanted| Attributes(ports).find(|(kind, ..)| *kind == wanted).map(|(_, value, _)| value);
         let port = |kind| Some(u16::from_be_bytes(field(kind)?.try_into().ok()?));
         let protocol = match field(CTA_PROTO_NUM)? {
@@ -123,8 +119,8 @@ impl Ends {
             [IPPROTO_UDP] => InboundProtocol::Udp,
             _ => return None,
         };
-        let source = SocketAddr::new(source?, port(CTA_PROTO_SRC_PORT)?);
-        let destination = SocketAddr::new(destination?, port(CTA_PROTO_DST_PORT)?);
+        let source = SocketAddr::new(source, port(CTA_PROTO_SRC_PORT)?);
+        let destination = SocketAddr::new(destination, port(CTA_PROTO_DST_PORT)?);
         Some(Self { protocol, source, destination })
     }
 
@@ -149,6 +145,20 @@ fn ask(kind: u16, flags: u16, family: AddressFamily, attributes: &[u8]) -> io::R
     let family = u8::try_from(family.as_raw()).map_err(io::Error::other)?;
     let request = [&[family, 0, 0, 0], attributes].concat();
     netlink_request::ask(netlink::NETFILTER, NFNL_SUBSYS_CTNETLINK << 8 | kind, flags, &request)
+}
+
+/// The source and destination address of a tuple.
+fn addresses(tuple: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let (_, addresses, _) = Attributes(tuple).find(|(kind, ..)| *kind == CTA_TUPLE_IP)?;
+    let [mut source, mut destination] = [None; 2];
+    for (kind, address, _) in Attributes(addresses) {
+        match kind {
+            CTA_IP_V4_SRC | CTA_IP_V6_SRC => source = ip(address),
+            CTA_IP_V4_DST | CTA_IP_V6_DST => destination = ip(address),
+            _ => {}
+        }
+    }
+    Some((source?, destination?))
 }
 
 fn ip(address: &[u8]) -> Option<IpAddr> {
@@ -227,6 +237,8 @@ mod tests {
         let sent_on = |message: &[u8]| Flow::parse(message).unwrap().sent_on;
 
         let to = SocketAddr::from((client, 443));
+        let flow = Flow::parse(&message(6, client)).unwrap();
+        assert_eq!((flow.answers_from, flow.port), (client.into(), Some(443)));
         for (number, protocol) in [(6, InboundProtocol::Tcp), (17, InboundProtocol::Udp)] {
             assert_eq!(sent_on(&message(number, client)), Some(SentOn { protocol, port: 8_443, to }));
         }
@@ -239,17 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn flow_is_known_by_the_addresses_of_its_first_direction() {
+    fn flow_is_known_by_the_addresses_of_its_first_direction_and_by_who_answers() {
         let addresses = [attribute(1, &[10, 66, 0, 2]), attribute(2, &[203, 0, 113, 2])].concat();
         let tuple = attribute(0x8001, &attribute(0x8001, &addresses));
-        let reply = attribute(0x8002, &attribute(0x8001, &attribute(1, &[9, 9, 9, 9])));
+        let reply =
+            attribute(0x8002, &attribute(0x8001, &[attribute(1, &[9; 4]), attribute(2, &[8; 4])].concat()));
         let id = attribute(CTA_ID, &[0, 0, 0, 7]);
         let message = [vec![2, 0, 0, 0], tuple.clone(), reply, id.clone()].concat();
 
         let flow = Flow::parse(&message).unwrap();
 
-        assert!(flow.is_of(&[[10, 66, 0, 2].into()]) && flow.is_of(&[[203, 0, 113, 2].into()]));
-        assert!(!flow.is_of(&[[9, 9, 9, 9].into()]));
+        assert_eq!((flow.source, flow.destination), ([10, 66, 0, 2].into(), [203, 0, 113, 2].into()));
+        assert_eq!((flow.answers_from, flow.port), ([9, 9, 9, 9].into(), None));
         assert_eq!(flow.attributes, [tuple, id].concat());
         for cut in 0..message.len() {
             let _ = Flow::parse(&message[..cut]);

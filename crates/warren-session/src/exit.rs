@@ -30,6 +30,7 @@ mod updates;
 mod wireguard;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 pub use self::action::{EndReason, ExitAction};
@@ -184,6 +185,13 @@ impl ExitSessions {
             }
             return Some(action);
         }
+    }
+
+    /// The inner addresses that clients have lost since the last call, whether the clients are online or not. Call it after carrying
+    /// out all actions, and remove the tracked flows of these addresses. Otherwise the next clients with these addresses would
+    /// get the flows' packets. A client that only changes its key keeps its addresses.
+    pub fn take_lost_addresses(&mut self) -> Vec<IpAddr> {
+        self.pool.take_lost()
     }
 
     /// When [`Self::handle_timeout`] must be called next, if no other event comes before.

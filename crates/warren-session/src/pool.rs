@@ -67,6 +67,8 @@ pub struct AddressPool {
     ipv4: Option<Range>,
     ipv6: Option<Range>,
     holders: BTreeMap<PublicKey, Holder>,
+    /// The addresses that were given back or taken since the last [`Self::take_lost`], each with the first key that lost it.
+    lost: BTreeMap<IpAddr, PublicKey>,
     /// Whether other exits assign addresses of the same networks.
     is_shared: bool,
 }
@@ -130,6 +132,7 @@ impl AddressPool {
             ipv4: ipv4.map(|network| Range::new(network.into())).transpose()?,
             ipv6: ipv6.map(|network| Range::new(network.into())).transpose()?,
             holders: BTreeMap::new(),
+            lost: BTreeMap::new(),
             is_shared: false,
         })
     }
@@ -311,6 +314,19 @@ impl AddressPool {
         self.set(key, None);
     }
 
+    /// The addresses that keys have lost since the last call. Leaves out addresses that their keys have again.
+    pub(crate) fn take_lost(&mut self) -> Vec<IpAddr> {
+        let lost = std::mem::take(&mut self.lost).into_iter();
+        lost.filter(|(address, key)| !self.lease_of(*key).contains(*address))
+            .map(|(address, _)| address)
+            .collect()
+    }
+
+    /// Does not count the addresses of a key as lost, because its client keeps them under another key.
+    pub(crate) fn pass_on(&mut self, key: PublicKey) {
+        self.lost.retain(|_, loser| *loser != key);
+    }
+
     /// The current lease of a key.
     pub fn lease_of(&self, key: PublicKey) -> Lease {
         let mut lease = Lease::default();
@@ -379,6 +395,8 @@ impl AddressPool {
         let Some(held) = holder.held_mut(family).take() else { return };
         if let Some(range) = self.range_mut(family) {
             range.give_back(held.address);
+            let address = range.address(held.address);
+            self.lost.entry(address).or_insert(key);
         }
         self.set(key, Some(holder));
     }

@@ -1,13 +1,14 @@
 //! On the exit's side, an enrolled client reaches only the internet and what the operator allows.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use rustix::process::Signal;
 use warren_quic::key::PrivateKey;
 
 use crate::support::counters::packets_counted;
 use crate::support::library_client::{LibraryClient, runtime, udp};
+use crate::support::visits::{Held, Service, Visit};
 use crate::support::{Client, Exit, ExitOptions, HostState, Net, eventually, seconds};
 
 /// The exit's loopback, its public address and listen port, its inner address, the cloud's metadata service, and a LAN next to it.
@@ -139,6 +140,82 @@ fn a_client_reaches_no_neighbour_of_the_exits_by_any_address_unless_it_is_allowe
     // After the exit loses its address in the network, the network counts as part of the internet again.
     net.exit.sh("ip address del 198.41.2.2/24 dev eth0; ip address del 2a01:4f8:2::2/64 dev eth0").ok();
     eventually(seconds(8), "the network is reached", || answers(&later) == [true; 2]);
+    client.down();
+}
+
+/// The rules accept packets of flows that conntrack knows, so such flows must end too.
+#[test]
+fn flows_to_a_network_end_when_it_is_no_longer_allowed_and_others_go_on() {
+    let Some(net) = Net::new() else { return };
+    net.router
+        .sh("ip address add 192.168.77.1/24 dev to-exit; ip address add fd77::1/64 dev to-exit nodad")
+        .ok();
+    net.exit.sh("ip address add 192.168.77.2/24 dev eth0; ip address add fd77::2/64 dev eth0 nodad").ok();
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    let internet = ["198.18.0.0/15", "203.0.113.0/24", "2001:db8:3::/48"];
+    let allow = |exit: &Exit<'_>, more: &[&str]| {
+        let networks: Vec<&str> = internet.iter().chain(more).copied().collect();
+        exit.configure(|config| config.with("access", "allow", networks));
+    };
+    let lan = ["192.168.77.0/24", "fd77::/64"];
+    allow(&exit, &lan);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    exit.run();
+    client.up();
+    let _in_lan = Service::start(&net.router, 8_080, 5_001);
+    let _on_internet = Service::start(&net.internet.host, 8_080, 5_001);
+    let hold = |addresses: [&str; 2]| -> Vec<Held> {
+        let ends = addresses.map(|address| address.parse::<IpAddr>().unwrap());
+        let tcp = ends.map(|end| Visit::hold(&net.client, SocketAddr::new(end, 8_080)));
+        let udp = ends.map(|end| Visit::hold_udp(&net.client, SocketAddr::new(end, 5_001)));
+        tcp.into_iter().chain(udp).collect()
+    };
+    let answered = |flows: &[Held]| flows.iter().filter(|flow| flow.is_answered()).count();
+    let to_internet = hold([Net::INTERNET_V4, Net::INTERNET_V6]);
+    let to_lan = hold(["192.168.77.1", "fd77::1"]);
+    assert_eq!((answered(&to_lan), answered(&to_internet)), (4, 4));
+
+    allow(&exit, &[]);
+    exit.warren.run("reload exit").ok();
+    let took = eventually(seconds(10), "no flow to the network is left", || answered(&to_lan) == 0);
+    println!("measured: the last flow to the network ended {} ms after the reload", took.as_millis());
+    // The control: flows to networks that are still allowed.
+    assert_eq!(answered(&to_internet), 4);
+
+    // The same on a stopped exit, whose flows conntrack keeps.
+    allow(&exit, &lan);
+    exit.warren.run("reload exit").ok();
+    let to_lan = hold(["192.168.77.1", "fd77::1"]);
+    assert_eq!(answered(&to_lan), 4);
+    exit.stop(Signal::KILL);
+    allow(&exit, &[]);
+    exit.run();
+    eventually(seconds(30), "the client is back", || answered(&to_internet) == 4);
+    assert_eq!(answered(&to_lan), 0);
+    client.down();
+}
+
+#[test]
+fn flows_end_that_leave_by_another_interface_than_the_one_that_is_set_now() {
+    let Some(net) = Net::new() else { return };
+    // An address on the internet that the exit does not allow on its own.
+    net.internet.host.sh("ip address add 198.41.9.1/32 dev lo").ok();
+    net.router.sh("ip route add 198.41.9.0/24 via 203.0.113.2").ok();
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let _on_internet = Service::start(&net.internet.host, 8_080, 5_001);
+    let hold = |address: &str| Visit::hold(&net.client, SocketAddr::new(address.parse().unwrap(), 8_080));
+    let (elsewhere, allowed) = (hold("198.41.9.1"), hold(Net::INTERNET_V4));
+    assert!(elsewhere.is_answered() && allowed.is_answered());
+    net.exit.sh("ip link add other type dummy; ip link set other up").ok();
+
+    exit.configure(|config| config.with("nat", "interface", "other"));
+    exit.warren.run("reload exit").ok();
+
+    assert!(!elsewhere.is_answered());
+    // The control: clients reach allowed networks by any interface.
+    assert!(allowed.is_answered());
     client.down();
 }
 

@@ -1,8 +1,8 @@
 //! Forwards: services of clients that are reached from outside, at ports of the exit's addresses.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -281,6 +281,48 @@ fn a_removed_forward_ends_within_two_seconds_with_its_connections() {
     assert!(!kept.is_answered(), "a removed forward's connection lives on after a restart");
     let missing = exit.warren.run("exit client forward remove home tcp/8080");
     assert!(missing.stderr.contains("no forward of exactly tcp/8080"), "{missing:?}");
+    client.down();
+}
+
+/// The exit also removes the connections from conntrack. This test puts one back, as if that had failed.
+#[test]
+fn the_rules_drop_connections_of_the_last_forward_too() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &serving(exit.enrol("home")));
+    client.up();
+    let service = Service::start(&net.client, SERVICE, UDP);
+    let inner = client.inner_addresses().0.as_str().unwrap().split('/').next().unwrap().to_owned();
+    let add = || exit.warren.run("exit client forward add home udp/5000").ok();
+    // Tracks a visitor's flow from this port, which DNAT has redirected to the client.
+    let track = |port: u16| {
+        let ends = format!("-s {} -d {} --sport {port} --dport {UDP}", Net::INTERNET_V4, Net::EXIT_V4);
+        let state = "-t 100 -u SEEN_REPLY,ASSURED";
+        net.exit.sh(&format!("conntrack -I -p udp {ends} --dst-nat {inner} {state}")).ok();
+    };
+    let is_answered = |port: u16| {
+        let inside = move || {
+            let socket = UdpSocket::bind((Net::INTERNET_V4, port)).unwrap();
+            socket.connect((Net::EXIT_V4, UDP)).unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            (0..3).any(|_| socket.send(b"who").is_ok() && socket.recv(&mut [0; 64]).is_ok())
+        };
+        net.internet.host.enter(inside).join().unwrap()
+    };
+    let tracked = || net.exit.sh(&format!("conntrack -L -p udp --dport {UDP}")).ok().lines().count();
+
+    // The control: with the forward, a flow that was tracked by hand is answered.
+    add();
+    track(7_001);
+    assert!(is_answered(7_001));
+    exit.warren.run("exit client forward remove home udp/5000").ok();
+    eventually(seconds(5), "the exit has removed the forward's flows", || tracked() == 0);
+    track(7_002);
+    assert!(!is_answered(7_002));
+    assert_eq!(tracked(), 1, "the rules dropped the packets of a flow that conntrack knows");
+    let dropped = net.exit.sh("nft list chain inet warren_exit to_forwarded").ok();
+    assert!(!dropped.contains("counter packets 0 "), "{dropped}");
+    drop(service);
     client.down();
 }
 

@@ -136,6 +136,33 @@ fn an_exit_has_no_way_to_the_nft_that_owns_its_table() {
     assert!(exit.daemon().output().contains("nftables table is gone"), "{}", exit.daemon().output());
 }
 
+#[test]
+fn resolvers_that_could_not_be_restored_are_restored_by_the_next_request() {
+    let Some(net) = Net::new() else { return };
+    let host = &net.client;
+    let mut helper = Helper::start(host, "home");
+    let resolvers = || host.sh("cat /etc/resolv.conf").ok();
+    let before = resolvers();
+    let servers = json!({ "device": "warren0", "servers": ["10.66.0.1"], "split": null, "anew": false });
+    let set = helper.ask(&json!({ "SetResolvers": servers }));
+    assert!(set.get("Ok").is_some() && resolvers().contains("10.66.0.1"), "{set}: {}", resolvers());
+
+    // The records cannot be read for a while.
+    let directory = helper.directories.path().join("state/dns");
+    let files = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+    let records: Vec<_> = files.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+    records.iter().for_each(|(path, _)| std::fs::write(path, "rubbish").unwrap());
+    let failed = helper.ask(&json!("RestoreResolvers"));
+    assert!(failed.get("Err").is_some() && resolvers() != before, "the control: {failed}: {}", resolvers());
+    records.iter().for_each(|(path, text)| std::fs::write(path, text).unwrap());
+
+    let restored = helper.ask(&json!("RestoreResolvers"));
+    assert!(restored.get("Ok").is_some(), "{restored}");
+    assert_eq!(resolvers(), before);
+    // Without anything to restore, the request succeeds too.
+    assert!(helper.ask(&json!("RestoreResolvers")).get("Ok").is_some());
+}
+
 fn tables(host: &Namespace) -> String {
     host.sh("nft list tables").ok()
 }

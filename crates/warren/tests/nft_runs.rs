@@ -18,6 +18,28 @@ const NOT_INTERACTIVE: &str = "#!/bin/sh\ncase \" $* \" in *' -i '*) echo 'This 
 /// the kernel has freed the table.
 const SLOW_END: &str = "#!/bin/sh\ncase \"$*\" in *list*) exec /usr/sbin/nft \"$@\";; esac\n/usr/sbin/nft \"$@\"; code=$?\nsleep 2\nexit $code\n";
 
+/// An nft that gives no answer after it has loaded the table that `/run/nft-silent` names.
+const SILENT: &str = r#"#!/bin/sh
+case " $* " in *' -i '*) echo 'This binary was built without it.'; exit 1;; esac
+case " $* " in *' -f '*) ;; *) exec /usr/sbin/nft "$@";; esac
+what=$(cat /run/nft-silent)
+input=$(cat)
+printf '%s
+' "$input" | /usr/sbin/nft "$@" || exit 1
+case "$input" in *"$what"*) touch /run/nft-loaded; exec sleep 60;; esac
+"#;
+
+/// An nft that gives no answer to anything once it has loaded a kill switch.
+const DYING: &str = r#"#!/bin/sh
+case " $* " in *' -i '*) echo 'This binary was built without it.'; exit 1;; esac
+if [ -e /run/nft-dead ]; then exec sleep 60; fi
+case " $* " in *' -f '*) ;; *) exec /usr/sbin/nft "$@";; esac
+input=$(cat)
+printf '%s
+' "$input" | /usr/sbin/nft "$@" || exit 1
+case "$input" in *'warren-kill-switch_'*) touch /run/nft-dead; exec sleep 60;; esac
+"#;
+
 const GUARD: &str = "nft list table inet warren-dns_home";
 
 #[test]
@@ -76,6 +98,53 @@ fn nobody_waits_for_the_end_of_an_nft_and_the_next_start_succeeds_at_once() {
     client.up();
     client.sh("curl -sS --retry 3 --retry-all-errors --max-time 20 http://203.0.113.2/address");
     client.down();
+    client.assert_host_unchanged();
+}
+
+/// nft has loaded the table, but gives no answer.
+#[test]
+fn a_table_that_the_kernel_has_although_nft_gave_no_answer_is_deleted() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let files = net.client.own_files();
+    files.program("nft", SILENT);
+    let silent_at = |what: &str| std::fs::write(files.run().join("nft-silent"), what).unwrap();
+    let tables = || net.client.sh("/usr/sbin/nft list tables").ok();
+    let guarded = exit.enrol("guarded").with("kill_switch", "enabled", true);
+    // This client makes only one table, because it sets no resolvers.
+    let split = exit.enrol("split").with("routes", "include", vec!["10.9.0.0/16"]);
+    let split = split.with("dns", "servers", Vec::<String>::new());
+    for (profile, table) in [(&guarded, "warren-kill-switch_home"), (&split, "warren_home")] {
+        let client = Client::with(&net, profile);
+        silent_at(&format!("table inet {table} {{"));
+        let failed = client.warren.run("up home");
+        let loaded = files.run().join("nft-loaded");
+        assert!(!failed.succeeded() && loaded.exists(), "the control: {table} was loaded: {failed:?}");
+        assert_eq!(tables(), "", "{table} is left behind: {failed:?}");
+        std::fs::remove_file(loaded).unwrap();
+        silent_at("nothing");
+        client.up();
+        assert!(tables().contains(table), "{}", tables());
+        client.down();
+    }
+}
+
+/// From the moment on at which the kill switch is closed, nft does nothing more.
+#[test]
+fn a_kill_switch_that_failed_to_close_and_cannot_be_deleted_either_counts_as_closed() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let files = net.client.own_files();
+    files.program("nft", DYING);
+    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    let tables = || client.sh("/usr/sbin/nft list tables");
+
+    let failed = client.warren.run("up home");
+    assert!(!failed.succeeded() && tables().contains("warren-kill-switch_home"), "the control: {failed:?}");
+    files.program("nft", "#!/bin/sh\nexec /usr/sbin/nft \"$@\"\n");
+    let opened = client.warren.run("down home");
+
+    assert!(opened.succeeded() && tables().is_empty(), "{opened:?} {}", tables());
     client.assert_host_unchanged();
 }
 

@@ -1,15 +1,17 @@
 //! Clients that are cut off, ignore this, and connect again.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use warren_quic::key::{PrivateKey, PublicKey};
 
 use crate::support::counters::packets_counted;
 use crate::support::library_client::{LibraryClient, runtime};
 use crate::support::stubborn::{FIRST_PORT, StubbornClients, TRIES};
+use crate::support::visits::{Service, Visit};
 use crate::support::{Client, Exit, Namespace, Net, eventually, seconds};
 
 /// The clients' names. All but the last are cut off, each in another way: three by commands, then three by a reload.
@@ -93,6 +95,77 @@ fn nothing_of_a_client_that_is_cut_off_gets_out_again_whatever_it_does() {
     // The control: a client that is not cut off.
     assert!(passed[LEFT_ALONE] > 100 && left[LEFT_ALONE] > 0, "{passed:?} {left:?}");
     assert!(let_in[LEFT_ALONE] == TRIES && arrived_again[LEFT_ALONE] > TRIES, "{let_in:?} {arrived_again:?}");
+}
+
+/// Otherwise the next client with the address would get the packets of the flows.
+#[test]
+fn flows_of_a_client_that_is_offline_are_forgotten_when_it_loses_its_address() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let service: SocketAddr = (Ipv4Addr::from([203, 0, 113, 2]), 5_001).into();
+    let _service = Service::start(&net.internet.host, 8_080, service.port());
+    let second = net.second_client();
+    let other = Client::on(&second, &exit.enrol("other"));
+    other.up();
+    let kept = Visit::hold_udp(&second, service);
+    assert!(kept.is_answered());
+    let others = inner_ipv4(&other);
+    // Each client opens a flow and disconnects. Its flow stays, because it may come back.
+    let mut left_by = |name: &str| {
+        let client = Client::with(&net, &exit.enrol(name));
+        client.up();
+        let inner = inner_ipv4(&client);
+        assert!(Visit::hold_udp(&net.client, service).is_answered());
+        client.down();
+        inner
+    };
+    let [removed, moved, robbed, removed_later] =
+        ["removed", "moved", "robbed", "removed-later"].map(&mut left_by);
+    let tracked = || [removed, moved, robbed, removed_later, others].map(|inner| flows_of(&net, inner) > 0);
+    assert_eq!(tracked(), [true; 5]);
+
+    exit.warren.run("exit client remove removed").ok();
+    eventually(seconds(2), "the flows of a removed client are forgotten", || !tracked()[0]);
+    exit.warren.run("exit client set moved --ipv4 10.66.7.7").ok();
+    eventually(seconds(2), "the flows of the old address are forgotten", || !tracked()[1]);
+    exit.warren.run("exit client add robber").ok();
+    exit.warren.run(&format!("exit client set robber --ipv4 {robbed}")).ok();
+    eventually(seconds(2), "the flows of an address that another client gets are forgotten", || {
+        !tracked()[2]
+    });
+    assert_eq!(tracked(), [false, false, false, true, true]);
+    exit.stop(Signal::KILL);
+    exit.warren.run("exit client remove removed-later").ok();
+    assert_eq!(tracked(), [false, false, false, false, true], "on a stopped exit");
+    exit.run();
+
+    // The control: the flow of a client that keeps its address goes on.
+    eventually(seconds(20), "the other client's flow goes on", || kept.is_answered());
+    other.down();
+}
+
+/// The client with the network is offline all the time. Conntrack gets a flow of each network by hand.
+#[test]
+fn flows_of_a_network_behind_a_client_are_forgotten_when_it_loses_the_network() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    exit.warren.run("exit client add office --prefix 192.168.8.0/24 --prefix 192.168.9.0/24").ok();
+    exit.warren.run("exit client add branch --prefix 192.168.10.0/24").ok();
+    let inside = [8, 9, 10].map(|network| Ipv4Addr::from([192, 168, network, 5]));
+    let tracked = || inside.map(|inside| flows_of(&net, inside) > 0);
+    for (port, source) in (7_001..).zip(inside) {
+        let (to, from) = (Net::INTERNET_V4, Net::EXIT_V4);
+        let ends = format!("-s {source} -d {to} --sport {port} --dport 9 --src-nat {from}");
+        net.exit.sh(&format!("conntrack -I -p udp {ends} -t 100 -u SEEN_REPLY,ASSURED")).ok();
+    }
+    assert_eq!(tracked(), [true; 3]);
+
+    exit.warren.run("exit client set office --prefix 192.168.9.0/24").ok();
+    eventually(seconds(2), "the network's flow is forgotten", || !tracked()[0]);
+    assert_eq!(tracked(), [false, true, true], "the other networks' flows stay");
+    exit.stop(Signal::KILL);
+    exit.warren.run("exit client remove office").ok();
+    assert_eq!(tracked(), [false, false, true]);
 }
 
 /// The second part of scorecard A3, about the exit's own key.
@@ -236,6 +309,11 @@ fn count_arrivals(internet: &Namespace) {
 
 fn arrivals(net: &Net) -> Vec<u64> {
     packets_counted(&net.internet.host.sh("nft list table inet seen").ok())
+}
+
+fn inner_ipv4(client: &Client<'_>) -> Ipv4Addr {
+    let address = client.inner_addresses().0.as_str().unwrap().to_owned();
+    address.split('/').next().unwrap().parse().unwrap()
 }
 
 /// The number of flows from an inner address in the exit's connection tracking.

@@ -15,7 +15,7 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use warren_config::storage::{make_directory, remove_abandoned, write_atomic};
-use warren_host::dns::{Dns, DnsPlan, SplitDns};
+use warren_host::dns::{self, Dns, DnsError, DnsPlan, SplitDns};
 use warren_host::exec_groups::ExecGroup;
 use warren_host::{DeviceName, NftCall, NftService, OwnTables, published};
 
@@ -171,10 +171,9 @@ impl Duties {
             HelperRequest::SetResolvers { device, servers, split, anew } => {
                 self.set_resolvers(&device, servers, split, anew).await.map_err(|error| other(&error))
             }
-            HelperRequest::RestoreResolvers => match self.dns.lock().await.take() {
-                Some(dns) => dns.undo().await.map(|()| Answer::Done).map_err(|error| other(&error)),
-                None => Ok(Answer::Done),
-            },
+            HelperRequest::RestoreResolvers => {
+                self.restore_resolvers().await.map(|()| Answer::Done).map_err(|error| other(&error))
+            }
             HelperRequest::ListResolvers => Ok(Answer::Addresses(self.list_resolvers().await)),
             HelperRequest::ListResolversBelow => {
                 Ok(Answer::Servers(self.dns.lock().await.as_ref().map(Dns::below).unwrap_or_default()))
@@ -231,13 +230,21 @@ impl Duties {
         listed
     }
 
+    async fn restore_resolvers(&self) -> Result<(), DnsError> {
+        match self.dns.lock().await.take() {
+            Some(dns) => dns.undo().await,
+            // An earlier change or restoring may have failed half-way. The record on disk then still lists what is changed.
+            None => dns::recover(&self.directories.state, &self.name).await.map(drop),
+        }
+    }
+
     async fn set_resolvers(
         &self,
         device: &DeviceName,
         servers: Vec<IpAddr>,
         split: Option<SplitDns>,
         anew: bool,
-    ) -> Result<Answer, warren_host::dns::DnsError> {
+    ) -> Result<Answer, DnsError> {
         let plan = DnsPlan::of_host(&self.directories.state, &self.name, device, servers, split).await;
         let mut held = self.dns.lock().await;
         let dns = match held.take() {

@@ -1,5 +1,6 @@
 //! Carries out what the sessions' state machine decides: in the worker, in the registry's store, and in connection tracking.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -17,6 +18,11 @@ impl Clients {
     pub(crate) async fn carry_out_all(&mut self, worker: &WorkerHandle) {
         while let Some(action) = self.sessions.poll_action() {
             self.carry_out(action, worker).await;
+        }
+        let mut lost = std::mem::take(&mut self.cut_off);
+        lost.extend(self.sessions.take_lost_addresses());
+        if !lost.is_empty() {
+            forget_flows(lost);
         }
     }
 
@@ -67,7 +73,7 @@ impl Clients {
                     tracing::info!(client = live.name, "session ended: {reason}");
                     // After other reasons, the client may come back with the same addresses, and its flows should survive.
                     if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
-                        forget_flows(live.lease);
+                        self.cut_off.extend(live.lease.addresses());
                     }
                 }
                 worker.send_all(SharedCommand::EndSession { session }).await;
@@ -145,14 +151,13 @@ impl Clients {
     }
 }
 
-/// Forgets a client's tracked flows, because the client may no longer use its addresses. Otherwise connection tracking would keep
-/// the flows, and the next client with the same addresses would get their packets.
-fn forget_flows(lease: Lease) {
-    let addresses: Vec<IpAddr> = lease.addresses().collect();
+/// Forgets the tracked flows of addresses that clients may no longer use. Otherwise connection tracking would keep the flows, and the
+/// next clients with the same addresses would get their packets.
+fn forget_flows(addresses: BTreeSet<IpAddr>) {
     // The flows are removed on another thread. A busy exit tracks many flows, and the daemon must not wait until the kernel has
     // listed them all.
     tokio::task::spawn_blocking(move || match tracking::forget(&addresses) {
-        Ok(flows) => tracing::debug!(flows, "forgot the flows of a client"),
-        Err(error) => tracing::warn!("cannot forget the flows of a client that was cut off: {error}"),
+        Ok(flows) => tracing::debug!(flows, "forgot the flows of addresses that clients have lost"),
+        Err(error) => tracing::error!("cannot forget the flows of addresses that clients have lost: {error}"),
     });
 }

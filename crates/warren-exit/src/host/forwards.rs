@@ -2,10 +2,9 @@
 
 use std::{fmt, ops::RangeInclusive};
 
-use tokio::task::spawn_blocking;
 use warren_host::exit_plan::leaves_too_few_ports;
 use warren_host::kill_switch::InboundProtocol;
-use warren_host::tracking::{self, SentOn};
+use warren_host::tracking::SentOn;
 use warren_host::{ForwardedPorts, Ports, facts, published};
 use warren_session::clients::{Client, ClientRegistry, Forward};
 
@@ -160,26 +159,8 @@ fn of_client(forward: Forward, client: &Client) -> ForwardedPorts {
     ForwardedPorts { ports: ports_of(forward.ports()), to: forward.to(), ipv4: lease.ipv4, ipv6: lease.ipv6 }
 }
 
-/// Removes connections from connection tracking if they lead to a client and no forward in `forwards` covers them.
-pub(super) fn end_connections(config: &ExitSettings, forwards: Vec<ForwardedPorts>) {
-    let (ipv4, ipv6) = (config.ipv4, config.ipv6);
-    let is_over = move |flow: &SentOn| {
-        let leads_to_client = match flow.to.ip() {
-            std::net::IpAddr::V4(address) => ipv4.is_some_and(|pool| pool.contains(&address)),
-            std::net::IpAddr::V6(address) => ipv6.is_some_and(|pool| pool.contains(&address)),
-        };
-        leads_to_client && !forwards.iter().any(|forward| leads(forward, flow))
-    };
-    // The connections are removed on another thread, because a busy exit tracks many flows. In the meantime, the ruleset already
-    // drops packets of the removed forwards.
-    spawn_blocking(move || match tracking::forget_sent_on(is_over) {
-        Ok(connections) => tracing::debug!(connections, "ended connections of forwards that are gone"),
-        Err(error) => tracing::error!("cannot end the connections of forwards that are gone: {error}"),
-    });
-}
-
 /// Whether a flow goes through this forward.
-fn leads(forward: &ForwardedPorts, flow: &SentOn) -> bool {
+pub(super) fn leads(forward: &ForwardedPorts, flow: &SentOn) -> bool {
     let Ports { protocol, first, last } = forward.ports;
     let is_port = protocol == flow.protocol && (first..=last).contains(&flow.port);
     let is_client = match flow.to.ip() {

@@ -44,6 +44,7 @@ fn ruleset_reads_as_expected() {
          \tmeta nfproto ipv6 jump from_neighbours\n\
          }\n\
          chain from_clients {\n\
+         \tct status dnat jump from_forwarded\n\
          \toifname \"warren-exit\" counter drop\n\
          \tct state established accept\n\
          \tct state new jump new_flows\n\
@@ -67,6 +68,7 @@ fn ruleset_reads_as_expected() {
          \tip6 saddr fd66:6666::/64 ip6 saddr != @flows_ip6 counter drop\n\
          }\n\
          chain to_clients {\n\
+         \tct status dnat ct direction original jump to_forwarded\n\
          \tct state established,related accept\n\
          \tcounter drop\n\
          }\n\
@@ -74,6 +76,14 @@ fn ruleset_reads_as_expected() {
          \tct state established,related accept\n\
          \tct status dnat accept\n\
          \tcounter drop\n\
+         }\n\
+         chain to_forwarded {\n\
+         \tct state related accept\n\
+         \tcounter drop\n\
+         }\n\
+         chain from_forwarded {\n\
+         \tct direction reply counter drop\n\
+         \tct state new jump new_flows\n\
          }\n\
          chain postrouting {\n\
          \ttype nat hook postrouting priority srcnat; policy accept;\n\
@@ -89,8 +99,15 @@ fn ruleset_reads_as_expected() {
 fn named_egress_takes_the_nat_and_keeps_the_rest_from_leaving_elsewhere() {
     let host = ExitHost { interface: Egress::Device(DeviceName::new("ens3").unwrap()), ..host() };
 
+    let both = ruleset(&host);
     let text = ruleset(&ExitHost { ipv6: None, ..host });
 
+    // Flows that exist already are checked too, except those to networks that the operator allows.
+    let elsewhere = "\toifname != { \"ens3\", \"warren-exit\" }";
+    let before = format!(
+        "{elsewhere} ip daddr != {{ 192.168.7.0/24 }} counter drop\n{elsewhere} meta nfproto ipv6 counter drop\n\tct state established accept\n"
+    );
+    assert!(both.contains(&before), "{both}");
     assert!(text.contains("\toifname != \"ens3\" counter drop\n\tip saddr 10.66.0.0/16 accept\n"), "{text}");
     assert!(text.contains("\toifname \"ens3\" ip saddr 10.66.0.0/16 masquerade\n"), "{text}");
 }
@@ -361,10 +378,47 @@ fn forwarded_ports_lead_to_their_clients_and_back_and_are_no_ports_of_clients_ow
 }
 
 #[test]
-fn without_forwards_no_rule_looks_for_visitors() {
+fn without_forwards_nothing_is_translated_and_connections_of_removed_forwards_are_still_dropped() {
     let text = ruleset(&host());
 
-    assert!(!text.contains("dnat to") && !text.contains("forwarded") && !text.contains("dstnat"), "{text}");
+    assert!(!text.contains("dnat to") && !text.contains("dstnat"), "{text}");
+    let to = "chain to_clients {\n\tct status dnat ct direction original jump to_forwarded\n";
+    let from = "chain from_clients {\n\tct status dnat jump from_forwarded\n";
+    assert!(text.contains(to) && text.contains(from), "{text}");
+}
+
+#[test]
+fn earlier_flows_are_refused_where_the_rules_refuse_new_ones() {
+    let resolvers = ["10.0.0.53", "9.9.9.9"].map(|resolver| resolver.parse().unwrap()).to_vec();
+    let surroundings = surroundings(&["198.41.0.0/24", "2a01:4f8::/64"], None);
+    let reach = Reach::of(&ExitHost { resolvers, surroundings, ..host() });
+    let refuses = |to: &str, port| reach.refuses(to.parse().unwrap(), port);
+
+    for (to, port) in [
+        ("10.0.0.5", Some(80)),
+        ("10.0.0.53", Some(80)),
+        ("10.0.0.53", None),
+        ("10.0.0.54", Some(53)),
+        ("192.168.8.1", None),
+        ("169.254.169.254", Some(80)),
+        ("198.41.0.7", Some(443)),
+        ("2a01:4f8::7", None),
+        ("fd00::1", Some(53)),
+        ("64:ff9b::a00:5", Some(80)),
+    ] {
+        assert!(refuses(to, port), "{to} {port:?}");
+    }
+    for (to, port) in [
+        ("192.168.7.200", Some(80)),
+        ("192.168.7.200", None),
+        ("10.0.0.53", Some(53)),
+        ("9.9.9.9", Some(443)),
+        ("198.41.1.7", None),
+        ("192.0.0.9", None),
+        ("2a01:4f8:0:1::7", Some(443)),
+    ] {
+        assert!(!refuses(to, port), "{to} {port:?}");
+    }
 }
 
 fn surroundings(links: &[&str], ipv6_others: Option<Vec<DeviceName>>) -> Surroundings {

@@ -1,8 +1,10 @@
 //! Tests of reading complete and torn journals, and of the lock.
 
 use std::fs::OpenOptions;
+use std::os::fd::AsRawFd as _;
 
 use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use super::*;
 use crate::{DeviceName, Family, FirewallMark, Route, RouteKind, Rule, TableFamily, sysctl::Companion};
@@ -62,6 +64,35 @@ fn torn_line_is_cut_off_before_more_is_written() {
     let journal = Journal::open(&path).unwrap().unwrap();
     assert_eq!(journal.outstanding().values().cloned().collect::<Vec<_>>(), [table("a"), table("b")]);
     assert!(journal.damaged().is_empty());
+}
+
+/// The file is in memory and cannot grow. The kernel writes up to the end of its first page, as on a full disk.
+#[test]
+fn line_that_a_full_disk_takes_in_part_is_cut_off() {
+    const PAGE: u64 = 4_096;
+    let file = File::from(memfd_create("journal", MemfdFlags::ALLOW_SEALING).unwrap());
+    file.set_len(PAGE).unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let mut journal = Journal { path, file, contents: Contents::default(), next: 0 };
+    journal.begin(table("a")).unwrap();
+    let small = line(&Record::Begin { entry: 2, undo: table("c") }).len();
+    let filling = PAGE - journal.file.stream_position().unwrap() - small as u64;
+    journal
+        .file
+        .write_all(&[vec![b' '; usize::try_from(filling).unwrap() - 1], b"\n".to_vec()].concat())
+        .unwrap();
+    fcntl_add_seals(&journal.file, SealFlags::GROW).unwrap();
+
+    // The control: the kernel takes a part of the line.
+    let long = line(&Record::Begin { entry: 1, undo: table(&"b".repeat(PAGE as usize)) });
+    let start = journal.file.stream_position().unwrap();
+    assert_eq!(journal.file.write(&long).unwrap(), small);
+    journal.file.seek(SeekFrom::Start(start)).unwrap();
+    assert!(journal.begin(table(&"b".repeat(PAGE as usize))).is_err());
+    assert_eq!(
+        (journal.file.metadata().unwrap().len(), journal.file.stream_position().unwrap()),
+        (start, start)
+    );
 }
 
 #[test]

@@ -27,6 +27,9 @@ impl ExitSessions {
         // All changed addresses are freed before any is assigned, so that clients can exchange addresses.
         moved.iter().for_each(|key| self.pool.remove(*key));
         self.hold(&moved);
+        if reason == EndReason::Replaced {
+            moved.iter().for_each(|key| self.pool.pass_on(*key));
+        }
         for (key, was) in before.clients() {
             self.follow_name(key);
             self.follow_wireguard(key, was);

@@ -150,7 +150,7 @@ impl Range {
         }
     }
 
-    fn address(&self, number: u128) -> IpAddr {
+    pub(super) fn address(&self, number: u128) -> IpAddr {
         match self.network {
             // The conversion never fails, because the numbers of an IPv4 network have 32 bits.
             IpNet::V4(_) => Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into(),

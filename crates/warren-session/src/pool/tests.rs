@@ -68,6 +68,39 @@ fn a_static_address_takes_a_sticky_lease_only_from_a_client_that_is_away() {
 }
 
 #[test]
+fn addresses_that_are_given_back_or_taken_are_lost_once_and_those_that_are_held_again_are_not() {
+    let lost = |pool: &mut AddressPool| -> Vec<String> {
+        pool.take_lost().iter().map(ToString::to_string).collect()
+    };
+    let mut pool = pool("10.66.0.0/29", "fd66::/64");
+    (1..=5).for_each(|number| drop(pool.lease(key(number)).unwrap()));
+    assert!(lost(&mut pool).is_empty());
+
+    pool.remove(key(1));
+    assert_eq!(lost(&mut pool), ["10.66.0.2", "fd66::2"]);
+    assert!(lost(&mut pool).is_empty(), "a second time");
+
+    // Another client takes an address from one that is offline: a static one, and one from a full pool.
+    pool.set_offline(key(2), at(0));
+    pool.set_offline(key(3), at(1));
+    let taken = Lease { ipv4: Some("10.66.0.3".parse().unwrap()), ipv6: None };
+    assert_eq!(pool.reserve(key(6), taken, at(0)), Ok(vec![key(2)]));
+    assert_eq!(lost(&mut pool), ["10.66.0.3"]);
+    pool.lease(key(7)).unwrap();
+    assert!(lost(&mut pool).is_empty(), "an address was free");
+    assert_eq!(pool.lease(key(8)).unwrap().taken_from, [key(3)]);
+    assert_eq!(lost(&mut pool), ["10.66.0.4"]);
+
+    // The controls: a client that gets its address again, and one that has another key now.
+    let own = pool.lease_of(key(4));
+    pool.remove(key(4));
+    pool.restore(key(4), own, at(0));
+    pool.remove(key(5));
+    pool.pass_on(key(5));
+    assert!(lost(&mut pool).is_empty());
+}
+
+#[test]
 fn nobody_gets_the_gateway_or_an_address_outside() {
     let mut pool = pool("10.66.0.0/24", "fd66::/64");
     for reserved in

@@ -21,6 +21,32 @@ fn a_client_with_another_address_comes_back_with_it() {
 }
 
 #[test]
+fn a_client_that_is_offline_loses_its_addresses_when_it_is_moved_or_removed_and_keeps_them_with_another_key()
+{
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, BOB, &hello(NONCE_B));
+    exit.sessions.timed_out(exit.now, 1);
+    exit.actions();
+    assert!(exit.sessions.take_lost_addresses().is_empty(), "alice is only away");
+    let lease = exit.lease_of(ALICE);
+
+    let next = PublicKey([7; 32]);
+    exit.set("alice", |client| client.next_public_key = Some(next)).unwrap();
+    exit.say(3, next, &hello(0xcc));
+    assert_eq!(exit.lease_of(next), lease);
+    exit.sessions.timed_out(exit.now, 3);
+    exit.actions();
+    assert!(exit.sessions.take_lost_addresses().is_empty(), "another key");
+
+    exit.set("alice", |client| client.ipv4 = Some([10, 66, 0, 77].into())).unwrap();
+    assert_eq!(exit.sessions.take_lost_addresses(), [IpAddr::from(lease.ipv4.unwrap())]);
+    exit.change(|sessions, now| sessions.remove_client(now, "alice")).unwrap();
+    let both = [[10, 66, 0, 77].into(), IpAddr::from(lease.ipv6.unwrap())];
+    assert_eq!(exit.sessions.take_lost_addresses(), both);
+}
+
+#[test]
 fn an_address_that_cannot_be_changes_nothing() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));

@@ -16,7 +16,7 @@ pub(super) fn run(command: &ForwardCommand, store: &mut dyn ClientStore) -> anyh
         ForwardCommand::Remove(args) => {
             store.change(&args.name, &ClientChange::RemoveForward { ports: args.ports })?;
             output::print(&format!(
-                "Removed the forward of {} to {}; its connections have ended.\n",
+                "Removed the forward of {} to {}. A running exit ends its connections now, a stopped one when it starts.\n",
                 args.ports, args.name
             ))
         }

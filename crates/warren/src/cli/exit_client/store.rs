@@ -205,6 +205,7 @@ impl StoppedExit {
         }
         self.read = None;
         store.save_difference(&before, &registry)?;
+        self.clients.forget_flows(&before, &registry);
         self.note(audited);
         Ok(())
     }
