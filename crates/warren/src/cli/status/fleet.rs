@@ -184,7 +184,7 @@ mod tests {
         let (own, _exits) = said.split_once("\n\n").expect("what is wrong here, and the exits");
         assert!(!own.contains("draining"), "{said}");
         for left in [None, Some(60.0)] {
-            let said = self::text(&FleetStatus { stale_in_seconds: left, ..stale.clone() });
+            let said = text(&FleetStatus { stale_in_seconds: left, ..stale.clone() });
             assert!(said.contains("until the store can be used again (this exit's copy may have"), "{said}");
         }
     }
