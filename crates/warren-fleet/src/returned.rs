@@ -203,8 +203,9 @@ pub(crate) mod tests {
         };
         let hostile: Vec<_> = (0..600).map(|number| (110, named(number, "x".repeat(16_000)))).collect();
         let longest: Vec<_> =
-            (600..1_700).map(|number| (116, named(number, "x".repeat(MAX_NAME_LENGTH)))).collect();
-        let returned = after(&[("a", 115, &rows(&hostile)), ("b", 116, &rows(&longest))]);
+            (600..1_700).map(|number| (110, named(number, "x".repeat(MAX_NAME_LENGTH)))).collect();
+        let copy = rows(&[hostile.as_slice(), &longest].concat());
+        let returned = after(&[("a", 115, &copy)]);
         assert_eq!(returned.open().count(), MOST_OPEN, "the control: invitations of other exits wait");
         assert!(fits(&returned));
 
