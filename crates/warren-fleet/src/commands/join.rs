@@ -20,7 +20,7 @@ use warren_session::clients::ClientRegistry;
 
 use super::attempt::{Attempt, Files};
 use super::bring::{self, own_registry};
-use super::files::{begin_exits_file, credentials_directory, lock};
+use super::files::{begin_exits_file, credentials_directory, forget_exits_file, lock};
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
 use crate::config::{FleetConfig, is_absent};
@@ -81,7 +81,7 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     }
     let files = Files::of(directories.config, &ticket, attempt.is_again)?;
     let meta = take_place(&ticket, &attempt, (&files, is_named), brought.as_ref()).await?;
-    finish(&attempt, is_named, &directories)?;
+    finish(&attempt, (is_named, brought.is_some()), &directories)?;
     let config = files.config;
     if arguments.json {
         return print_json(&Joined { fleet: &config.fleet, exit: &config.exit, pools: &meta.pools });
@@ -141,10 +141,19 @@ fn summary(own: &ClientRegistry) -> String {
 
 /// Names `fleet.toml`, because the ticket was used. Before that, removes the copies that an earlier fleet may have left, and makes the
 /// exit read the fleet's clients before it serves anybody.
-fn finish(attempt: &Attempt, is_named: bool, directories: &Directories<'_>) -> anyhow::Result<()> {
+///
+/// An exit that has brought its clients serves them at once, because the fleet has them.
+fn finish(
+    attempt: &Attempt,
+    (is_named, brings): (bool, bool),
+    directories: &Directories<'_>,
+) -> anyhow::Result<()> {
     if !is_named {
         StateDirectory::new(directories.state).clear()?;
-        begin_exits_file(directories)?;
+        match brings {
+            true => forget_exits_file(directories)?,
+            false => begin_exits_file(directories)?,
+        }
     }
     // A command that was killed while it wrote the credentials may have left a part of them. This command has the lock.
     remove_leftovers(&credentials_directory(directories.config));
@@ -236,7 +245,7 @@ async fn settle_earlier(directories: &Directories<'_>) -> anyhow::Result<()> {
     if !has_joined {
         return earlier.undo();
     }
-    finish(&earlier, false, directories)?;
+    finish(&earlier, (false, false), directories)?;
     bail!(
         "an earlier `warren fleet join` with another ticket has made this host the exit {} of fleet {:?} before it was ended, and {} is written \
          now; leave that fleet with `warren fleet leave` first",
