@@ -107,13 +107,16 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
 #[test]
 fn a_reload_that_the_firewall_does_not_follow_says_that_it_is_in_force_and_clients_are_told() {
     let Some(net) = Net::new() else { return };
-    net.exit.own_files().program("nft", NOT_INTERACTIVE);
+    let files = net.exit.own_files();
+    files.program("nft", FAILING);
+    let fails = |what: &str| std::fs::write(files.run().join("nft-fails"), what).unwrap();
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
     let resolvers = || client.sh("cat /etc/resolv.conf");
     let table = || net.exit.sh("/usr/sbin/nft list table inet warren_exit").ok();
 
+    fails("192.168.77.0");
     exit.configure(|config| {
         config.with("dns", "servers", vec!["9.9.9.9"]).with("access", "allow", vec!["192.168.77.0/24"])
     });
@@ -124,13 +127,20 @@ fn a_reload_that_the_firewall_does_not_follow_says_that_it_is_in_force_and_clien
     assert!(half.stderr.contains(exit.status().text("/reload_error")), "{half:?}");
     eventually(seconds(5), "the client has the new resolver", || resolvers().contains("9.9.9.9"));
     assert!(!table().contains("192.168.77.0"));
+    fails("nothing");
+    eventually(seconds(10), "the firewall follows by itself", || table().contains("192.168.77.0"));
+    exit.warren.run("reload exit").ok();
     client.down();
 }
 
-/// An nft without an interactive mode. With it, an exit cannot change its table.
-const NOT_INTERACTIVE: &str = r#"#!/bin/sh
-case " $* " in *' -i '*) echo 'This binary was built without it.'; exit 1;; esac
-exec /usr/sbin/nft "$@"
+/// An nft that refuses rulesets with the text in `/run/nft-fails`. The daemon has it include a ruleset from an inherited file.
+const FAILING: &str = r#"#!/bin/sh
+while IFS= read -r line; do
+  what=$(cat /run/nft-fails 2>/dev/null)
+  file=${line#include \"}
+  if [ "$file" != "$line" ] && grep -q "${what:-nothing}" "${file%\"}"; then line='no nft command'; fi
+  printf '%s\n' "$line"
+done | /usr/sbin/nft "$@"
 "#;
 
 #[test]
