@@ -24,7 +24,7 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
         config.with("clients", "isolation", false).with("dns", "servers", vec!["9.9.9.9"]).with(
             "access",
             "allow",
-            vec!["192.168.77.0/24"],
+            vec!["192.168.77.0/24", "203.0.113.0/24"],
         )
     });
     exit.edit_clients(|clients| {
