@@ -179,13 +179,17 @@ mod tests {
         let said = text(&removed);
         assert!(said.contains("ams1 was removed from it") && said.contains("warren fleet leave"), "{said}");
         let stale = FleetStatus { is_stale: true, is_draining: true, stale_in_seconds: Some(0.0), ..away };
+        // The reason may be broken into lines.
+        let in_one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let said = text(&stale);
-        assert!(said.contains("until the store can be used again (it was away for max_staleness)"), "{said}");
+        let reason = "until the store can be used again (it was away for max_staleness)";
+        assert!(in_one_line(&said).contains(reason), "{said}");
         let (own, _exits) = said.split_once("\n\n").expect("what is wrong here, and the exits");
         assert!(!own.contains("draining"), "{said}");
         for left in [None, Some(60.0)] {
             let said = text(&FleetStatus { stale_in_seconds: left, ..stale.clone() });
-            assert!(said.contains("until the store can be used again (this exit's copy may have"), "{said}");
+            let reason = "until the store can be used again (this exit's copy may have";
+            assert!(in_one_line(&said).contains(reason), "{said}");
         }
     }
 }
