@@ -190,7 +190,7 @@ impl Link {
             ));
         }
         self.exit_gone();
-        let member = Member { key: Some(key), endpoints, max_staleness, membership: None }.bounded();
+        let member = Member { key: Some(key), endpoints, max_staleness, ..Member::default() }.bounded();
         let (load, state) = (Load::default(), ExitState::Serving);
         self.exit = Some(Exit {
             member,
@@ -215,8 +215,8 @@ impl Link {
     fn send_whole(&mut self) {
         // The exit must not mistake a copy from the disk for the store's own copy, which it always accepts.
         let is_posing = self.copy.is_from_disk() && self.is_said_reachable;
-        // If an operator removes an exit whose key the store does not have, the exit counts as stopped. So it gets no clients before
-        // the store has its key.
+        // If an operator removes an exit whose key the store does not have, the exit counts as stopped, unless it has brought its
+        // clients. So it gets no clients before the store has its key.
         let is_fitting = self.refusal().is_none() && !is_posing && !self.exits.may_not_serve(&self.me);
         let Some(exit) = self.exit.as_mut().filter(|_| self.copy.is_filled() && is_fitting) else { return };
         let revision = self.copy.revision();

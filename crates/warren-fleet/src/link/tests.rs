@@ -926,8 +926,8 @@ fn an_exit_whose_value_cannot_be_read_stays_in_the_fleet() {
     let member = |index: u8| Member {
         key: Some(PublicKey([1; 32])),
         endpoints: vec!["b.example.net:443".to_owned(); usize::from(index - 1)],
-        max_staleness: None,
         membership: Some(index.into()),
+        ..Member::default()
     };
     let pair = |index: u8, revision| {
         Pair::new(name(index.into()), serde_json::to_vec(&member(index)).unwrap(), revision)
