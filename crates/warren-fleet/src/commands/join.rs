@@ -134,8 +134,9 @@ fn own_clients(
 /// Says what this exit has brought into the fleet.
 fn summary(own: &ClientRegistry) -> String {
     format!(
-        "The fleet has its {} and {} now. Do not invite or change clients here until the exit has restarted, because the fleet would not \
-         learn of it.\n",
+        "The fleet has its {} and {} now. Unless the exit is stopped already, stop it now (`systemctl stop warren-exit`) and run this command \
+         once more with the same ticket: it adds what clients have done here in the meantime, such as redeeming an invitation. Do not change \
+         clients here before that, because the change could collide with the fleet's clients.\n",
         counted(own.len(), "client"),
         counted(own.open_invitations(SystemTime::now()).len(), "open invitation")
     )
