@@ -5,7 +5,7 @@ use warren_fleet_link::ExitId;
 use super::{ReadExits, Transact, get};
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
-use crate::meta::Meta;
+use crate::meta::{Found, Meta};
 use crate::recovery::ExitsInStore;
 use crate::transaction::Expected;
 
@@ -102,6 +102,10 @@ impl<S: Transact> Transact for Recovering<'_, S> {
 impl<S: ReadExits> ReadExits for Recovering<'_, S> {
     async fn exits(&mut self, keys: &Keys) -> anyhow::Result<ExitsInStore> {
         self.store.exits(keys).await
+    }
+
+    async fn found(&mut self, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
+        self.store.found(keys, me).await
     }
 }
 
