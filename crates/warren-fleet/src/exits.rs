@@ -23,6 +23,9 @@ pub(crate) struct Member {
     /// A random number. An exit that joins again gets another one, so that a removal of its earlier membership can be recognised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) membership: Option<u64>,
+    /// Whether the exit serves clients of the fleet although it was never linked, because it has brought them (`join --bring-clients`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) brings: bool,
 }
 
 /// Maximum number of endpoints of an exit, and maximum bytes of one: a host name and a port.
@@ -41,6 +44,11 @@ impl Member {
     /// As [`Self::joining`], with a number that was drawn before.
     pub(crate) fn joining_as(number: u64) -> Self {
         Self { membership: Some(number), ..Self::default() }
+    }
+
+    /// Whether the exit serves nobody, because it was never linked and has brought no clients.
+    pub(crate) fn serves_nobody(&self) -> bool {
+        self.key.is_none() && !self.brings
     }
 
     /// Returns the member without the endpoints that exceed these limits. Otherwise one exit could write more endpoints than
@@ -202,12 +210,12 @@ impl Exits {
     }
 
     /// Whether the exit must not serve anybody, because its key is not in the store yet or it was removed. If an operator removes an exit
-    /// without a key, it counts as stopped at once.
+    /// without a key, it counts as stopped at once. An exit that has brought its clients does not.
     pub(crate) fn may_not_serve(&self, exit: &ExitId) -> bool {
         let member = self.members.get(exit);
         let own = member.and_then(|member| member.membership);
         let is_removed = self.removed.get(exit).is_some_and(|removed| !removed.is_of_another(own));
-        is_removed || member.is_some_and(|member| member.key.is_none())
+        is_removed || member.is_some_and(Member::serves_nobody)
     }
 
     /// Whether the exit belongs to the fleet.
@@ -251,7 +259,7 @@ impl Exits {
 
     pub(crate) fn list(&self) -> Vec<FleetExit> {
         let exits = self.members.iter().filter_map(|(exit, member)| {
-            // An exit without a key was never linked, so it serves nobody yet.
+            // An exit without a key was never linked.
             let key = member.key?;
             let seen = self.heartbeats.get(exit);
             let heartbeat = seen.map(|seen| &seen.heartbeat);

@@ -190,7 +190,7 @@ impl Link {
             ));
         }
         self.exit_gone();
-        let member = Member { key: Some(key), endpoints, max_staleness, membership: None }.bounded();
+        let member = Member { key: Some(key), endpoints, max_staleness, ..Member::default() }.bounded();
         let (load, state) = (Load::default(), ExitState::Serving);
         self.exit = Some(Exit {
             member,
@@ -213,10 +213,11 @@ impl Link {
 
     /// Sends the whole copy, if there is one and the exit may have it.
     fn send_whole(&mut self) {
+        self.tell_reachable();
         // The exit must not mistake a copy from the disk for the store's own copy, which it always accepts.
         let is_posing = self.copy.is_from_disk() && self.is_said_reachable;
-        // If an operator removes an exit whose key the store does not have, the exit counts as stopped. So it gets no clients before
-        // the store has its key.
+        // If an operator removes an exit whose key the store does not have, the exit counts as stopped, unless it has brought its
+        // clients. So it gets no clients before the store has its key.
         let is_fitting = self.refusal().is_none() && !is_posing && !self.exits.may_not_serve(&self.me);
         let Some(exit) = self.exit.as_mut().filter(|_| self.copy.is_filled() && is_fitting) else { return };
         let revision = self.copy.revision();
@@ -227,6 +228,15 @@ impl Link {
         self.tell_roster_and_drain(None, None);
         self.exits.take_changed();
         self.tell_exits();
+    }
+
+    /// Tells the exit that the store answers, if the exit has waited only until the store was read. The exit takes a copy of a lower
+    /// revision only if it knows that the store answers.
+    fn tell_reachable(&mut self) {
+        if self.is_up() && !self.copy.is_from_disk() && !self.is_said_reachable && self.refusal().is_none() {
+            self.is_said_reachable = true;
+            self.out.push(FleetMessage::Store(StoreLink::Reachable));
+        }
     }
 
     /// Tells the exit the roster, and whether it is drained. Leaves out unknown values, and values that the exit already has.
@@ -381,10 +391,18 @@ impl Link {
         if let Some(reason) = self.refusal().filter(|_| !self.is_removed()) {
             return StoreLink::Refused { reason, is_removed: false };
         }
+        // The copy from the disk may lack changes. The exit must not take it for the store's content.
+        let is_read = !self.copy.is_from_disk();
         match &self.store {
-            Store::Up { .. } => StoreLink::Reachable,
+            Store::Up { .. } if is_read => StoreLink::Reachable,
+            Store::Up { .. } => StoreLink::Away {
+                silent: now.saturating_duration_since(self.answered.unwrap_or(now)),
+                reason: "the fleet's clients are being read".to_owned(),
+            },
             // The store still counts as reachable, because another member may answer soon.
-            Store::Down { since, .. } if now.duration_since(*since) < SILENCE && self.meta.is_some() => {
+            Store::Down { since, .. }
+                if now.duration_since(*since) < SILENCE && self.meta.is_some() && is_read =>
+            {
                 StoreLink::Reachable
             }
             Store::Down { since, reason } => {
@@ -468,6 +486,7 @@ impl Link {
             }
             _ => self.send_whole_if_missing(),
         }
+        self.tell_reachable();
     }
 
     /// Applies all events of one revision.

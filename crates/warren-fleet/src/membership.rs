@@ -135,8 +135,7 @@ fn end_of(member: Option<Member>) -> Removed {
         let serving = seconds.max(SHORTEST_SERVING).saturating_add(LEAVING);
         (milliseconds(SystemTime::now()) / 1_000).saturating_add(serving)
     });
-    // An exit without a key was never linked, so it serves nobody.
-    let removal = Removal { until, has_stopped: member.key.is_none() };
+    let removal = Removal { until, has_stopped: member.serves_nobody() };
     Removed { at: 0, removal: Some(removal), membership: member.membership }
 }
 
@@ -177,6 +176,9 @@ mod tests {
         assert_eq!(of(Some(never)), Removal { until: None, has_stopped: false });
         assert_eq!(of(None), Removal { until: None, has_stopped: false }, "its value cannot be read");
         assert!(of(Some(Member::default())).has_stopped);
+        let brings = Member { brings: true, ..Member::joining_as(7) };
+        let stored: Member = serde_json::from_slice(&serde_json::to_vec(&brings).unwrap()).unwrap();
+        assert_eq!(of(Some(stored)), Removal { until: None, has_stopped: false }, "it serves its clients");
     }
 
     /// A store in which the exit's link writes its own value before each of the next transactions.

@@ -343,6 +343,9 @@ pub(crate) async fn ended(
 pub(crate) trait ReadExits {
     /// Reads which exits belong to the fleet and which were removed.
     async fn exits(&mut self, keys: &Keys) -> anyhow::Result<ExitsInStore>;
+
+    /// Reads the state of the store that one exit's link checks.
+    async fn found(&mut self, keys: &Keys, me: &ExitId) -> anyhow::Result<Found>;
 }
 
 impl ReadExits for Client {
@@ -368,6 +371,10 @@ impl ReadExits for Client {
             }
         }
         Ok(exits)
+    }
+
+    async fn found(&mut self, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
+        timeout(ANSWER_TIMEOUT, find(self, keys, me)).await.context("the store does not answer")?
     }
 }
 

@@ -751,28 +751,33 @@ fn a_removed_exit_that_may_still_serve_has_not_heard_of_a_change() {
     let mut exit = Member::start();
     exit.link(rows());
     let now = i64::try_from(UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
-    let removed = [("fra1", Some(now + 90)), ("nyc1", None), ("old1", Some(now - 1))]
-        .map(|(name, until)| RemovedExit { exit: ExitId::try_from(name.to_owned()).unwrap(), until });
-    let exits = FleetMessage::Exits {
-        own_clock_offset_ms: 0,
-        changed: 0,
-        exits: Vec::new(),
-        removed: removed.to_vec(),
+    let hour = 3_600;
+    let removed = [
+        ("fra1", Some(now + 90)),
+        ("nyc1", None),
+        ("old1", Some(now - hour)),
+        ("older1", Some(now - 3 * hour)),
+    ]
+    .map(|(name, until)| RemovedExit { exit: ExitId::try_from(name.to_owned()).unwrap(), until });
+    let mut dead = |ahead: i64| {
+        let exits = FleetMessage::Exits {
+            own_clock_offset_ms: ahead * 1_000,
+            changed: 0,
+            exits: Vec::new(),
+            removed: removed.to_vec(),
+        };
+        exit.hear(exits).unwrap();
+        exit.fleet.heard(1).dead
     };
-    exit.hear(exits).unwrap();
-    let dead = exit.fleet.heard(1).dead;
-    let [fra1, nyc1] = dead.as_slice() else { panic!("{dead:?}") };
-    assert!(fra1.starts_with("fra1 (removed") && fra1.contains("for another 2 min"), "{fra1}");
-    assert!(nyc1.starts_with("nyc1 (removed") && nyc1.contains("for good"), "{nyc1}");
-    // If this host's clock is an hour ahead, nothing follows from it.
-    let exits = FleetMessage::Exits {
-        own_clock_offset_ms: 3_600_000,
-        changed: 0,
-        exits: Vec::new(),
-        removed: removed.to_vec(),
-    };
-    exit.hear(exits).unwrap();
-    let dead = exit.fleet.heard(1).dead;
+    // A clock that is behind gives an exit more time, never less.
+    for ahead in [0, -hour] {
+        let dead = dead(ahead);
+        let [fra1, nyc1] = dead.as_slice() else { panic!("{dead:?}") };
+        assert!(fra1.starts_with("fra1 (removed") && fra1.contains("for another 2 min"), "{fra1}");
+        assert!(nyc1.starts_with("nyc1 (removed") && nyc1.contains("for good"), "{nyc1}");
+    }
+    // If this host's clock is an hour ahead of two exits' median, it may be two hours ahead of the other exit's.
+    let dead = dead(hour);
     let [_, nyc1, old1] = dead.as_slice() else { panic!("{dead:?}") };
-    assert!(nyc1.contains("for good") && old1.contains("wrong clock"), "{nyc1} {old1}");
+    assert!(nyc1.contains("for good") && old1.contains("for another 60 min"), "{nyc1} {old1}");
 }

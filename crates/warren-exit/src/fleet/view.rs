@@ -52,15 +52,11 @@ impl Fleet {
                 (false, false) => heard.dead.push(name),
             }
         }
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = self.earliest_time();
         for RemovedExit { exit, until } in self.exits.removed() {
             let until = until.map(|until| u64::try_from(until).unwrap_or_default());
-            // A wrong clock cannot say that the exit's time is over.
-            if until.is_none_or(|until| until > now) || self.is_clock_wrong() {
+            if until.is_none_or(|until| until > now) {
                 let when = match until {
-                    Some(_) if self.is_clock_wrong() => {
-                        "for a time that this host's wrong clock cannot tell".to_owned()
-                    }
                     Some(until) => format!("for another {} min", until.saturating_sub(now).div_ceil(60)),
                     None => "for good".to_owned(),
                 };
@@ -70,6 +66,15 @@ impl Fleet {
             }
         }
         heard
+    }
+
+    /// The earliest time that it may be by the fleet's clocks, in seconds since 1970. A clock that is ahead must not say that a removed
+    /// exit has stopped.
+    fn earliest_time(&self) -> u64 {
+        let own = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        // Of two exits, each one knows only half of the difference between their clocks.
+        let ahead = 2 * (self.clock_offset_ms / 1_000).max(0);
+        own.saturating_sub(ahead.unsigned_abs())
     }
 
     /// The answer to an operator whose change does not reach the store.

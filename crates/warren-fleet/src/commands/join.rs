@@ -24,13 +24,15 @@ use super::files::{begin_exits_file, credentials_directory, forget_exits_file, l
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
 use crate::config::{FleetConfig, is_absent};
+use crate::exits::Member;
 use crate::keys::{Key, Keys};
-use crate::link::pools_text;
+use crate::link::{Transaction, pools_text};
 use crate::meta::Meta;
 use crate::planted::reached;
 use crate::run::Directories;
 use crate::snapshot::StateDirectory;
-use crate::store::{ANSWER_TIMEOUT, StoreOptions, in_words, is_denied, pairs_of};
+use crate::store::{ANSWER_TIMEOUT, StoreOptions, Transact as _, get, in_words, is_denied, pairs_of};
+use crate::transaction::Expected;
 use crate::users::{self, Grant};
 
 /// `warren fleet join`.
@@ -132,8 +134,9 @@ fn own_clients(
 /// Says what this exit has brought into the fleet.
 fn summary(own: &ClientRegistry) -> String {
     format!(
-        "The fleet has its {} and {} now. Do not invite or change clients here until the exit has restarted, because the fleet would not \
-         learn of it.\n",
+        "The fleet has its {} and {} now. Unless the exit is stopped already, stop it now (`systemctl stop warren-exit`) and run this command \
+         once more with the same ticket: it adds what clients have done here in the meantime, such as redeeming an invitation. Do not change \
+         clients here before that, because the change could collide with the fleet's clients.\n",
         counted(own.len(), "client"),
         counted(own.open_invitations(SystemTime::now()).len(), "open invitation")
     )
@@ -197,7 +200,7 @@ async fn take_place(
     if !is_named && let Err(error) = attempt.begin(files) {
         return Err(if attempt.is_again { unknown(error) } else { refused(error) });
     }
-    match use_up(&options, client, ticket, attempt).await {
+    match use_up(&options, client, ticket, (attempt, brought.is_some())).await {
         Used::ByThisHost => {
             reached("ticket used");
             if let Some(own) = brought {
@@ -313,12 +316,19 @@ enum Used {
     Unknown(anyhow::Error),
 }
 
-/// Redeems the ticket, which makes this host a member of the fleet. If an answer is lost, asks another member of the store.
-async fn use_up(options: &StoreOptions, mut client: Client, ticket: &Ticket, attempt: &Attempt) -> Used {
+/// Redeems the ticket, which makes this host a member of the fleet. If an answer is lost, asks another member of the store. `brings`:
+/// whether this host brings its clients.
+async fn use_up(
+    options: &StoreOptions,
+    mut client: Client,
+    ticket: &Ticket,
+    (attempt, brings): (&Attempt, bool),
+) -> Used {
     let keys = Keys::new(&ticket.fleet);
     let mut tries = 0;
     loop {
-        let tried = timeout(ANSWER_TIMEOUT * 5, try_to_use_up(&mut client, &keys, ticket, attempt)).await;
+        let trying = try_to_use_up(&mut client, &keys, ticket, (attempt, brings));
+        let tried = timeout(ANSWER_TIMEOUT * 5, trying).await;
         let error = match tried.context("the store does not answer").and_then(|tried| tried) {
             Ok(used) => return used,
             Err(error) => error,
@@ -338,13 +348,14 @@ async fn try_to_use_up(
     client: &mut Client,
     keys: &Keys,
     ticket: &Ticket,
-    attempt: &Attempt,
+    (attempt, brings): (&Attempt, bool),
 ) -> anyhow::Result<Used> {
     let (key, member) = (ticket.key(keys), keys.name(&Key::Member(ticket.exit.clone())));
     let grant = keys.grant(&ticket.exit);
     // An exit of this name may have been removed earlier.
     let removed = keys.name(&Key::RemovedExit(ticket.exit.clone()));
     let used = Grant { ticket: ticket.digest(), host: Some(attempt.host.clone()), is_ending: false };
+    let joining = Member { brings, ..attempt.member()? };
     let compares = [
         Compare::version(key.as_str(), CompareOp::Greater, 0),
         Compare::version(member.as_str(), CompareOp::Equal, 0),
@@ -352,7 +363,7 @@ async fn try_to_use_up(
     let then = [
         TxnOp::delete(key.as_str(), None),
         TxnOp::delete(removed, None),
-        TxnOp::put(member.as_str(), serde_json::to_vec(&attempt.member()?)?, None),
+        TxnOp::put(member.as_str(), serde_json::to_vec(&joining)?, None),
         TxnOp::put(grant.as_str(), serde_json::to_vec(&used)?, None),
     ];
     let otherwise = [&key, &member, &grant].map(|key| TxnOp::get(key.as_str(), None));
@@ -369,6 +380,9 @@ async fn try_to_use_up(
     let has = |key: &str| pairs.iter().any(|pair| pair.key == key.as_bytes());
     let stored = pairs.iter().find(|pair| pair.key == grant.as_bytes()).and_then(|pair| pair.parse("grant"));
     if has(&member) && stored == Some(used) {
+        if brings {
+            note_bringing(client, &member).await?;
+        }
         return Ok(Used::ByThisHost);
     }
     let exit = &ticket.exit;
@@ -379,6 +393,17 @@ async fn try_to_use_up(
             "this ticket was used by another host, has expired or is void; get another one with `warren fleet ticket {exit}`"
         ),
     }))
+}
+
+/// Writes that the exit brings its clients. An earlier command without `--bring-clients` may have used the ticket.
+async fn note_bringing(client: &mut Client, key: &str) -> anyhow::Result<()> {
+    let Some(pair) = get(client, key).await? else { return Ok(()) };
+    let Some(member) = pair.parse::<Member>("exit").filter(Member::serves_nobody) else { return Ok(()) };
+    let expected = [(key.to_owned(), Expected::Modified(pair.modified))].into();
+    let then = [(key.to_owned(), Some(serde_json::to_vec(&Member { brings: true, ..member })?))].into();
+    let transaction = Transaction { expected, then, ..Transaction::default() };
+    client.transact(&transaction).await?.context("the exit's entry in the store has just changed")?;
+    Ok(())
 }
 
 /// The ticket itself, or the content of standard input or of a file.

@@ -200,10 +200,13 @@ async fn put_back(
     // If the copy says that this exit was removed or has left, it means an earlier membership.
     let own = contents.removed.contains_key(&me).then_some(&me);
     for exit in contents.members.keys().filter(|exit| !is_out(exit)).chain(own) {
+        // A recovery that another one has overtaken must not change users either.
+        store.check().await?;
         users::keep(&mut fleet.client, &fleet.keys, exit).await?;
     }
     let mut to_grant = Vec::new();
     for exit in changes.put_back.iter().filter(|exit| **exit != me) {
+        store.check().await?;
         if let Err(error) = users::unconfine(&fleet.client, &fleet.keys, exit).await {
             tracing::debug!("the rights of {exit} are not granted: {error:#}");
             to_grant.push(users::unconfine_command(&fleet.keys, exit));

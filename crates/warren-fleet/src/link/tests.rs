@@ -926,8 +926,8 @@ fn an_exit_whose_value_cannot_be_read_stays_in_the_fleet() {
     let member = |index: u8| Member {
         key: Some(PublicKey([1; 32])),
         endpoints: vec!["b.example.net:443".to_owned(); usize::from(index - 1)],
-        max_staleness: None,
         membership: Some(index.into()),
+        ..Member::default()
     };
     let pair = |index: u8, revision| {
         Pair::new(name(index.into()), serde_json::to_vec(&member(index)).unwrap(), revision)
@@ -987,6 +987,53 @@ fn an_exit_gets_a_full_copy_if_the_stores_revisions_count_from_an_old_backup_aga
     link.exit_said(ExitMessage::Request { id: 1, rows: vec![row] }, start).unwrap();
     let refused = FleetMessage::Answer { id: 1, outcome: Outcome::Unavailable };
     assert!(link.take_messages().contains(&refused));
+}
+
+#[test]
+fn an_exit_with_a_copy_from_the_disk_waits_until_the_store_is_read() {
+    let keys = Keys::new("home");
+    let now = Instant::now();
+    let row = RowChange::from(client(1, 1, 1));
+    let pair = Pair::new(keys.name(&Key::Row(row.id())), serde_json::to_vec(&row).unwrap(), 8);
+    let reachable = FleetMessage::Store(StoreLink::Reachable);
+    let whole = |revision, rows| FleetMessage::Whole { revision, rows, is_last: true };
+    let told = |link: &mut Link| -> Vec<FleetMessage> {
+        let messages = link.take_messages().into_iter();
+        let is_about_rows = |message: &FleetMessage| {
+            *message == reachable
+                || matches!(message, FleetMessage::Whole { .. } | FleetMessage::Changes { .. })
+        };
+        messages.filter(is_about_rows).collect()
+    };
+    // Whether the exit has confirmed the copy from the disk, and what it is told once the store is read.
+    let changes = FleetMessage::Changes { revision: 9, rows: vec![row.clone()] };
+    for (has_confirmed, expected) in
+        [(true, [changes, reachable.clone()]), (false, [reachable.clone(), whole(9, vec![row])])]
+    {
+        let mut link = Link::new(keys.clone(), exit(1), "process".to_owned(), now);
+        link.resume(5, &[]);
+        link.exit_said(hello(1), now).unwrap();
+        link.store_up(meta(), 9, now);
+        assert_eq!(told(&mut link), [whole(5, Vec::new())], "the exit would take it for the store's content");
+        link.store_down("cut".to_owned(), now);
+        assert!(matches!(link.store_link(now), StoreLink::Away { .. }));
+        link.store_up(meta(), 9, now);
+        if has_confirmed {
+            link.exit_said(ExitMessage::Applied { revision: 5 }, now).unwrap();
+        }
+        assert!(told(&mut link).is_empty());
+
+        link.whole(9, std::slice::from_ref(&pair));
+
+        assert_eq!(told(&mut link), expected, "{has_confirmed}");
+        link.tell_store(now);
+        assert_eq!(told(&mut link), std::slice::from_ref(&reachable));
+    }
+    // The control: without a copy, the exit cannot mistake anything for the store's content.
+    let mut link = Link::new(keys, exit(1), "process".to_owned(), now);
+    link.exit_said(hello(1), now).unwrap();
+    link.store_up(meta(), 9, now);
+    assert_eq!(told(&mut link), std::slice::from_ref(&reachable));
 }
 
 #[test]

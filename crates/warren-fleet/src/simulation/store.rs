@@ -209,6 +209,10 @@ impl ReadExits for MapStore {
         }
         Ok(exits)
     }
+
+    async fn found(&mut self, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
+        Ok(self.find(keys, me))
+    }
 }
 
 /// Returns the result of a future that uses only a [`MapStore`]. Such a future never waits.

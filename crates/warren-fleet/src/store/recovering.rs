@@ -5,7 +5,7 @@ use warren_fleet_link::ExitId;
 use super::{ReadExits, Transact, get};
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
-use crate::meta::Meta;
+use crate::meta::{Found, Meta};
 use crate::recovery::ExitsInStore;
 use crate::transaction::Expected;
 
@@ -46,6 +46,19 @@ impl<'a, S: Transact> Recovering<'a, S> {
         Ok(Self { store, agreement, mark: (mark, began) })
     }
 
+    /// Checks that no other recovery has begun or ended since this one began. Changes that do not go through [`Transact::transact`] need
+    /// this check.
+    ///
+    /// # Errors
+    /// If one has, or the store does not answer.
+    pub(crate) async fn check(&mut self) -> anyhow::Result<()> {
+        let ((agreement, before), (mark, began)) = (&self.agreement, &self.mark);
+        let is_same =
+            get(self.store, agreement).await?.is_some_and(|pair| pair.value.as_ref() == Some(before));
+        let is_latest = get(self.store, mark).await?.is_some_and(|pair| pair.modified == *began);
+        if is_same && is_latest { Ok(()) } else { Err(Overtaken.into()) }
+    }
+
     /// Ends the recovery: begins a new epoch, so that all links learn that the store was recovered. In the same transaction, deletes what
     /// the backup may contain although it was over before the store was lost: tickets, and the records of sessions. Links write the
     /// records of their own sessions again.
@@ -79,9 +92,8 @@ impl<S: Transact> Transact for Recovering<'_, S> {
         transaction.expected.insert(agreement.clone(), Expected::Value(before.clone()));
         transaction.expected.insert(mark.clone(), Expected::Modified(*began));
         let done = self.store.transact(&transaction).await?;
-        let is_latest = |pair: Pair| pair.modified == *began;
-        if done.is_none() && !get(self.store, mark).await?.is_some_and(is_latest) {
-            return Err(Overtaken.into());
+        if done.is_none() {
+            self.check().await?;
         }
         Ok(done)
     }
@@ -90,6 +102,10 @@ impl<S: Transact> Transact for Recovering<'_, S> {
 impl<S: ReadExits> ReadExits for Recovering<'_, S> {
     async fn exits(&mut self, keys: &Keys) -> anyhow::Result<ExitsInStore> {
         self.store.exits(keys).await
+    }
+
+    async fn found(&mut self, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
+        self.store.found(keys, me).await
     }
 }
 
@@ -166,6 +182,15 @@ mod tests {
             let begun = at_once(Recovering::begin(&mut store, &keys, &exit("a"), &meta())).is_ok();
             assert_eq!(begun, !is_ended, "a recovery that has not begun finds out as well");
         }
+        // An earlier release of this command has ended a recovery, so only the agreement differs.
+        let mut other = store(&keys);
+        let mut first = at_once(Recovering::begin(&mut other, &keys, &exit("a"), &meta())).unwrap();
+        at_once(first.check()).unwrap();
+        let after = serde_json::to_vec(&Meta { epoch: 2, ..meta() }).unwrap();
+        let then = [(keys.name(&Key::Meta), Some(after))].into();
+        first.store.apply(&Transaction { then, ..Transaction::default() });
+        assert!(recover(&mut first).unwrap_err().is::<Overtaken>());
+        assert!(at_once(first.check()).unwrap_err().is::<Overtaken>());
         // The control: without another recovery.
         let mut store = store(&keys);
         let mut alone = at_once(Recovering::begin(&mut store, &keys, &exit("a"), &meta())).unwrap();

@@ -68,6 +68,11 @@ pub(crate) async fn replay(
         return Ok(Err(beside.absence(me, position.membership)));
     }
     if let Some(member) = member {
+        // Another host may have joined under the exit's name in the meantime.
+        let found = store.found(keys, me).await?;
+        if found.is_taken(position.membership, found.began) {
+            return Ok(Err(Mismatch::Replaced { must_stop: true }));
+        }
         put_back(store, keys, me, member).await?;
     }
     let copy = Copy { me, position, rows };
@@ -119,11 +124,15 @@ mod tests {
         let keys = Keys::new("home");
         let me = ExitId::try_from("b".to_owned()).unwrap();
         let name = keys.name(&Key::Member(me.clone()));
-        // The numbers of the host that comes back and of the store's membership, how the store got the latter, and the result.
+        // The numbers of the host that comes back and of the store's membership, how the store got the latter, and the result. The last
+        // value says whether the store got the latter only after the link had looked.
         let stops = Err(Mismatch::Replaced { must_stop: true });
-        for (own, stored, has_ticket, is_refused) in
-            [(1, 2, true, true), (2, 1, false, false), (2, 2, true, false)]
-        {
+        for (own, stored, has_ticket, is_refused, is_late) in [
+            (1, 2, true, true, false),
+            (1, 2, true, true, true),
+            (2, 1, false, false, false),
+            (2, 2, true, false, false),
+        ] {
             // The recovery did not know exit b.
             let recoveries = vec![Recovery { epoch: 1, revision: 100, store: 50 }];
             let meta = Meta { epoch: 2, recoveries, ..meta() };
@@ -134,18 +143,19 @@ mod tests {
             let value = |number| Some(serde_json::to_vec(&member(number)).unwrap());
             let grant = (keys.grant(&me), Some(Vec::new()));
             let joined = [(name.clone(), value(stored))].into_iter().chain(has_ticket.then_some(grant));
+            let before = store.find(&keys, &me);
             store.apply(&Transaction { then: joined.collect(), ..Transaction::default() });
             let position = Position { epoch: 1, revision: 130, membership: Some(own), ..Position::default() };
             let (rows, beside) =
                 (Rows::default(), BesideRows { member: Some(member(own)), ..BesideRows::default() });
             let copy = Returning { me: &me, position: &position, rows: &rows, beside: &beside };
 
-            let found = store.find(&keys, &me);
+            let found = if is_late { before } else { store.find(&keys, &me) };
             let replayed = at_once(replay(&mut store, &keys, copy, (&meta, &found))).unwrap();
 
             let expected = if is_refused { stops.clone() } else { Ok(()) };
-            assert_eq!(replayed.map(drop), expected, "{own} {stored}");
-            assert_eq!(store.find(&keys, &me).membership, Some(2), "{own} {stored}");
+            assert_eq!(replayed.map(drop), expected, "{own} {stored} {is_late}");
+            assert_eq!(store.find(&keys, &me).membership, Some(2), "{own} {stored} {is_late}");
         }
     }
 }

@@ -306,6 +306,7 @@ mod tests {
     use super::*;
     use crate::exits::Removed;
     use crate::link::Pair;
+    use crate::meta::Found;
     use crate::recovery::Age;
     use crate::simulation::store::{MapStore, at_once};
 
@@ -337,6 +338,10 @@ mod tests {
                 join(&mut self.store, keys, self.times + 2);
             }
             found
+        }
+
+        async fn found(&mut self, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
+            self.store.found(keys, me).await
         }
     }
 

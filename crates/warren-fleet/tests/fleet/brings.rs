@@ -180,7 +180,9 @@ fn a_join_that_was_killed_while_it_brought_clients_is_finished_by_the_same_comma
         let ticket = fleet_ok(&first.directory, &["ticket", &exit]);
         let join = ["join", ticket.trim(), "--bring-clients"];
 
-        fleet_dies(&at, step, &join);
+        // An operator may decide only after the ticket is used that the exit brings its clients.
+        let first_option = if step == "ticket used" { "--replace-clients" } else { "--bring-clients" };
+        fleet_dies(&at, step, &[join[0], join[1], first_option]);
 
         let is_named = at.join("config/fleet.toml").exists();
         assert_eq!(
@@ -212,6 +214,11 @@ fn a_join_that_was_killed_while_it_brought_clients_is_finished_by_the_same_comma
         }
         assert!(fleet_ok(&at, &join).contains(&format!("This exit is {exit} ")), "{step}");
         assert_eq!(stored(), whole, "{step}");
+        let member = fleet.store.etcdctl_ok(&["get", &format!("/warren/fleet/mb/{exit}")]);
+        assert!(
+            member.contains(r#""brings":true"#),
+            "{step}: it serves its clients before it is linked: {member}"
+        );
     }
     first.wait("all are known", |seen| (seen.rows.len() == 15).then_some(()));
 }
