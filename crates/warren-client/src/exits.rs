@@ -401,8 +401,12 @@ struct Addresses {
 impl Addresses {
     fn learn(&mut self, answer: Result<Vec<SocketAddr>, String>, host: &str) -> Result<(), String> {
         match answer {
+            // The known addresses of an IP version that is missing in the answer stay. An answer that comes through the tunnel lacks
+            // the IPv6 address that an IPv6-only network makes of an IPv4 address (NAT64), and only that address works there.
             Ok(addresses) if !addresses.is_empty() => {
-                self.known = addresses;
+                let has = |ipv4| addresses.iter().any(|address| address.is_ipv4() == ipv4);
+                let others = self.known.iter().copied().filter(|known| !has(known.is_ipv4()));
+                self.known = addresses.iter().copied().chain(others).collect();
                 Ok(())
             }
             Ok(_) if self.known.is_empty() => Err(format!("{host} has no address; check the name")),
@@ -461,6 +465,16 @@ mod tests {
         assert!(addresses.learn(Err("no resolver".to_owned()), "x").is_ok());
         assert!(addresses.learn(Ok(Vec::new()), "x").is_ok());
         assert_eq!(addresses.in_order(), found);
+    }
+
+    #[test]
+    fn addresses_of_an_ip_version_that_an_answer_lacks_stay() {
+        let mut addresses = Addresses::default();
+        addresses.learn(Ok(parse(&["[64:ff9b::c000:201]:443", "192.0.2.1:443"])), "x").unwrap();
+        addresses.learn(Ok(parse(&["192.0.2.2:443"])), "x").unwrap();
+        assert_eq!(addresses.known, parse(&["192.0.2.2:443", "[64:ff9b::c000:201]:443"]));
+        addresses.learn(Ok(parse(&["[2001:db8::1]:443", "192.0.2.3:443"])), "x").unwrap();
+        assert_eq!(addresses.known, parse(&["[2001:db8::1]:443", "192.0.2.3:443"]));
     }
 
     #[test]

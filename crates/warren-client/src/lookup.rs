@@ -2,7 +2,8 @@
 //!
 //! The system's resolver may be inside the tunnel, or blocked by the kill switch. So the network's own name servers are asked at
 //! the same time, over marked sockets that the tunnel's routes and a closed kill switch let through. While the tunnel carries
-//! packets, only the system's resolver is asked, so that no query of the daemon leaves outside the tunnel.
+//! packets, only the system's resolver is asked, as every program asks it. The tunnel carries these queries if it carries those of
+//! programs.
 
 mod dns_message;
 

@@ -1,6 +1,6 @@
 //! The exit's changes on its host, and their upkeep: addresses, forwarding, firewall rules, and routes to networks behind clients.
 
-mod flows;
+pub(crate) mod flows;
 pub(crate) mod forwards;
 pub(crate) mod hold;
 mod prefixes;

@@ -4,12 +4,15 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use ipnet::IpNet;
+use warren_host::DeviceName;
 use warren_host::tracking::{self, Flow};
 use warren_session::clients::{ClientRegistry, Forward};
 use warren_session::exit::{SessionConfig, check_clients};
 
+use crate::host::DEVICE;
+use crate::host::flows::has_end_in;
 use crate::host::forwards::{HostPorts, OwnPorts, own_ports, refuse_taken};
 use crate::import::{changes, refuse_silent, registry_after};
 use crate::session_settings::session_settings;
@@ -110,7 +113,14 @@ impl StoppedClients {
         if lost.is_nothing() {
             return;
         }
-        match tracking::forget_those(|flow| lost.has(flow)) {
+        let own = if lost.prefixes.is_empty() { Ok(Vec::new()) } else { own_networks() };
+        let own = own.unwrap_or_else(|error| {
+            tracing::warn!(
+                "cannot find this host's own networks, whose flows may be forgotten too: {error:#}"
+            );
+            Vec::new()
+        });
+        match tracking::forget_those(|flow| lost.has(flow, &own)) {
             Ok(flows) => tracing::debug!(flows, "forgot the flows of addresses that clients have lost"),
             Err(error) => tracing::warn!(
                 "cannot forget the flows of addresses that clients have lost: {error}; other clients with these addresses may get their packets until this host restarts"
@@ -159,10 +169,24 @@ impl Lost {
         self.addresses.is_empty() && self.prefixes.is_empty()
     }
 
-    fn has(&self, flow: &Flow) -> bool {
+    /// `own`: the host's own networks. Hosts there are not behind a client, even if the network is part of one behind a client.
+    fn has(&self, flow: &Flow, own: &[IpNet]) -> bool {
         let is_of_address = [flow.source, flow.destination].iter().any(|end| self.addresses.contains(end));
-        is_of_address || self.prefixes.iter().any(|prefix| prefix.contains(&flow.source))
+        is_of_address || has_end_in([flow.source, flow.answers_from], &self.prefixes, own)
     }
+}
+
+/// The networks of this host's permanent addresses.
+fn own_networks() -> anyhow::Result<Vec<IpNet>> {
+    let tun = DeviceName::new(DEVICE)?;
+    let look = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        anyhow::Ok(runtime.block_on(warren_host::surroundings(&tun))?)
+    };
+    // The caller may or may not run in a runtime, and a thread cannot wait in a second one.
+    let looked = std::thread::scope(|scope| scope.spawn(look).join());
+    let surroundings = looked.map_err(|_| anyhow!("the thread has panicked"))??;
+    Ok(surroundings.permanent.into_iter().map(|link| link.network).collect())
 }
 
 #[cfg(test)]
@@ -195,6 +219,12 @@ mod tests {
             let (_, registry) = clients.open().unwrap();
             assert_eq!((registry.len(), path.exists()), if is_in_fleet { (1, true) } else { (0, false) });
         }
+    }
+
+    #[tokio::test]
+    async fn own_networks_are_found_inside_a_runtime_as_outside() {
+        let outside = std::thread::spawn(own_networks).join().unwrap().unwrap();
+        assert_eq!(own_networks().unwrap(), outside);
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Daemon {
         let decision = self.on_demand.decide(now, seen);
         tracing::debug!(?current, ?seen, ?decision, "looked at the network");
         match decision {
-            Decision::Stay if self.on_demand.stays_resting() => self.take_down().await,
+            Decision::Stay if self.on_demand.stays_resting(now, seen) => self.take_down().await,
             Decision::Stay => Ok(()),
             Decision::Rest(name) => self.rest(name).await,
             Decision::GoOn => {

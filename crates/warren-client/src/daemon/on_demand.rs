@@ -99,10 +99,14 @@ impl OnDemand {
         self.look_soon(now + TRY_AGAIN);
     }
 
-    /// Forgets why the tunnel could not go on, because this host is on the trusted network again. Returns whether there was such
-    /// a reason.
-    pub(super) fn stays_resting(&mut self) -> bool {
-        self.trouble.take().is_some()
+    /// Forgets why the tunnel could not go on, if this host is on the trusted network again. Returns whether it has forgotten such
+    /// a reason. A router that has not answered may be another network's, and is looked at again soon.
+    pub(super) fn stays_resting(&mut self, now: Instant, seen: Seen<'_>) -> bool {
+        let is_back = matches!(seen, Seen::Trusted { is_confirmed: true, .. });
+        if self.trouble.is_some() && !is_back {
+            self.look_soon(now + LOOK_FOR_ANSWER);
+        }
+        is_back && self.trouble.take().is_some()
     }
 
     /// When to check the network.
@@ -240,6 +244,20 @@ mod tests {
             let unconfirmed = Seen::Trusted { name: "home", is_confirmed: false };
             assert_eq!(one.decide(now + seconds(second), unconfirmed), Decision::Stay);
         }
+    }
+
+    #[test]
+    fn only_a_router_that_has_answered_ends_the_attempts_to_go_on() {
+        let now = Instant::now();
+        let mut one = on_demand(false, now);
+        one.rests("home".to_owned());
+        assert!(!one.stays_resting(now, HOME), "nothing has failed");
+        one.cannot_go_on(now, "nft is missing".to_owned());
+        let unconfirmed = Seen::Trusted { name: "home", is_confirmed: false };
+        assert_eq!(one.decide(now, unconfirmed), Decision::Stay);
+        assert!(!one.stays_resting(now, unconfirmed) && one.trouble().is_some());
+        assert_eq!(one.look_due(), Some(now + LOOK_FOR_ANSWER));
+        assert!(one.stays_resting(now, HOME) && one.trouble().is_none());
     }
 
     #[test]

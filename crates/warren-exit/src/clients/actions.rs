@@ -11,6 +11,7 @@ use warren_session::pool::Lease;
 use warren_session::{NUMBERED, PublicKey};
 
 use super::{Clients, LiveSession};
+use crate::host::flows;
 use warren_tunnel::{ConnectionCommand, SessionRoute, SharedCommand, WorkerHandle};
 
 impl Clients {
@@ -154,10 +155,5 @@ impl Clients {
 /// Forgets the tracked flows of addresses that clients may no longer use. Otherwise connection tracking would keep the flows, and the
 /// next clients with the same addresses would get their packets.
 fn forget_flows(addresses: BTreeSet<IpAddr>) {
-    // The flows are removed on another thread. A busy exit tracks many flows, and the daemon must not wait until the kernel has
-    // listed them all.
-    tokio::task::spawn_blocking(move || match tracking::forget(&addresses) {
-        Ok(flows) => tracing::debug!(flows, "forgot the flows of addresses that clients have lost"),
-        Err(error) => tracing::error!("cannot forget the flows of addresses that clients have lost: {error}"),
-    });
+    flows::forget("flows of addresses that clients have lost", move || tracking::forget(&addresses));
 }

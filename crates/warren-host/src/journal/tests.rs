@@ -69,23 +69,26 @@ fn torn_line_is_cut_off_before_more_is_written() {
 /// The file is in memory and cannot grow. The kernel writes up to the end of its first page, as on a full disk.
 #[test]
 fn line_that_a_full_disk_takes_in_part_is_cut_off() {
-    const PAGE: usize = 4_096;
+    const PAGE: u16 = 4_096;
     let file = File::from(memfd_create("journal", MemfdFlags::ALLOW_SEALING).unwrap());
-    file.set_len(PAGE as u64).unwrap();
+    file.set_len(PAGE.into()).unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let mut journal = Journal { path, file, contents: Contents::default(), next: 0 };
     journal.begin(table("a")).unwrap();
     let small = line(&Record::Begin { entry: 2, undo: table("c") }).len();
-    let filling = PAGE - usize::try_from(journal.file.stream_position().unwrap()).unwrap() - small;
-    journal.file.write_all(&[vec![b' '; filling - 1], b"\n".to_vec()].concat()).unwrap();
+    let filling = u64::from(PAGE) - journal.file.stream_position().unwrap() - small as u64;
+    journal
+        .file
+        .write_all(&[vec![b' '; usize::try_from(filling).unwrap() - 1], b"\n".to_vec()].concat())
+        .unwrap();
     fcntl_add_seals(&journal.file, SealFlags::GROW).unwrap();
 
     // The control: the kernel takes a part of the line.
-    let long = line(&Record::Begin { entry: 1, undo: table(&"b".repeat(PAGE)) });
+    let long = line(&Record::Begin { entry: 1, undo: table(&"b".repeat(PAGE.into())) });
     let start = journal.file.stream_position().unwrap();
     assert_eq!(journal.file.write(&long).unwrap(), small);
     journal.file.seek(SeekFrom::Start(start)).unwrap();
-    assert!(journal.begin(table(&"b".repeat(PAGE))).is_err());
+    assert!(journal.begin(table(&"b".repeat(PAGE.into()))).is_err());
     assert_eq!(
         (journal.file.metadata().unwrap().len(), journal.file.stream_position().unwrap()),
         (start, start)

@@ -25,7 +25,7 @@ impl Account {
         let Ok(number) = std::env::var("SUDO_UID") else {
             return Ok(Self { number: 0, group: 0, name: "root".to_owned(), home: "/root".into() });
         };
-        match Self::listed(&number, &accounts()?) {
+        match Self::listed(&number, &[NUMBER], &accounts()?) {
             Some(caller) => Ok(caller),
             None => {
                 bail!("/etc/passwd does not list user {number}, who called sudo; run this as another user")
@@ -38,15 +38,15 @@ impl Account {
     /// # Errors
     /// When /etc/passwd does not list the user.
     pub(super) fn of_user(user: &str) -> anyhow::Result<Self> {
-        let found = Self::listed(user, &accounts()?);
+        let found = Self::listed(user, &[NAME, NUMBER], &accounts()?);
         found.with_context(|| format!("/etc/passwd does not list the user {}; name another", quoted(user)))
     }
 
-    /// Finds a user by name or number. A name counts first, because a name may consist of digits.
-    fn listed(user: &str, accounts: &str) -> Option<Self> {
+    /// Finds a user by the fields in `places`, in this order. A name may consist of digits.
+    fn listed(user: &str, places: &[usize], accounts: &str) -> Option<Self> {
         let lines: Vec<Vec<&str>> = accounts.lines().map(|line| line.split(':').collect()).collect();
-        let has = |place: usize| lines.iter().find(|fields| fields.get(place) == Some(&user));
-        let fields = has(0).or_else(|| has(2))?;
+        let has = |place: &usize| lines.iter().find(|fields| fields.get(*place) == Some(&user));
+        let fields = places.iter().find_map(has)?;
         let [name, _, number, group, _, home, ..] = fields.as_slice() else { return None };
         Some(Self {
             number: number.parse().ok()?,
@@ -91,7 +91,28 @@ impl Account {
         }
         variables
     }
+
+    /// All variables of a program of this user, if root starts it with the variables `own`. Root's others may be secrets, or may
+    /// name root's sockets.
+    pub(super) fn variables(
+        &self,
+        own: impl Iterator<Item = (OsString, OsString)>,
+    ) -> Vec<(OsString, OsString)> {
+        let is_kept = |name: &OsString| {
+            KEPT.iter().any(|kept| name == kept) || name.as_encoded_bytes().starts_with(b"LC_")
+        };
+        let kept = own.filter(|(name, _)| self.is_root() || is_kept(name));
+        kept.chain(self.environment().into_iter().map(|(name, value)| (name.into(), value))).collect()
+    }
 }
+
+/// The places of fields in a line of passwd(5).
+const NAME: usize = 0;
+const NUMBER: usize = 2;
+
+/// The variables for the search path, the terminal, the language, the time zone and the display.
+const KEPT: [&str; 9] =
+    ["PATH", "TERM", "COLORTERM", "LANG", "LANGUAGE", "TZ", "DISPLAY", "XAUTHORITY", "WAYLAND_DISPLAY"];
 
 fn accounts() -> anyhow::Result<String> {
     std::fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")
@@ -113,14 +134,44 @@ mod tests {
     fn user_is_found_by_name_or_number_and_loses_roots_powers() {
         let accounts = "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1001::/home/alice:/bin/sh\n";
         for user in ["1000", "alice"] {
-            let alice = Account::listed(user, accounts).unwrap();
+            let alice = Account::listed(user, &[NAME, NUMBER], accounts).unwrap();
             assert_eq!((alice.number, alice.group, alice.name.as_str()), (1000, 1001, "alice"));
             assert_eq!(alice.home, Path::new("/home/alice"));
             let words = alice.words(true);
             assert!(words.contains(&"--reuid=1000".into()) && words.contains(&"--no-new-privs".into()));
             assert!(!alice.words(false).contains(&"--no-new-privs".into()));
         }
-        assert!(Account::listed("1001", accounts).is_none());
-        assert!(Account::listed("0", accounts).unwrap().words(true).is_empty());
+        assert!(Account::listed("1001", &[NAME, NUMBER], accounts).is_none());
+        assert!(Account::listed("0", &[NUMBER], accounts).unwrap().words(true).is_empty());
+    }
+
+    #[test]
+    fn caller_of_sudo_is_found_by_number_even_if_another_user_is_named_so() {
+        let accounts = "1000:x:0:0::/root:/bin/sh\nalice:x:1000:1001::/home/alice:/bin/sh\n";
+        let number = |places: &[usize]| Account::listed("1000", places, accounts).unwrap().number;
+        assert_eq!((number(&[NUMBER]), number(&[NAME, NUMBER])), (1000, 0));
+    }
+
+    #[test]
+    fn program_of_another_user_gets_few_of_roots_variables() {
+        let account = |number, name: &str, home: &str| Account {
+            number,
+            group: number,
+            name: name.to_owned(),
+            home: home.into(),
+        };
+        let own = || {
+            let own = ["PATH=/bin", "LC_ALL=C", "HOME=/root", "TOKEN=x", "SSH_AUTH_SOCK=/x", "LANGUAGES=x"];
+            own.into_iter()
+                .map(|one| one.split_once('=').unwrap())
+                .map(|(name, value)| (name.into(), value.into()))
+        };
+        // No user has this number, so there is no /run/user for it.
+        let variables = account(4_294_967_000, "alice", "/home/alice").variables(own());
+        let expected = ["PATH=/bin", "LC_ALL=C", "HOME=/home/alice", "USER=alice", "LOGNAME=alice"];
+        let found: Vec<String> =
+            variables.iter().map(|(name, value)| format!("{}={}", name.display(), value.display())).collect();
+        assert_eq!(found, expected);
+        assert_eq!(account(0, "root", "/root").variables(own()).len(), 6);
     }
 }

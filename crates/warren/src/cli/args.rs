@@ -169,7 +169,7 @@ pub(crate) enum Command {
     /// program is outside while the host is inside. No packet of the program ever leaves on the wrong side: when the tunnel goes
     /// down or the daemon is killed, a program inside is cut off. docs/exec.md says what this does not cover.
     #[command(after_help = "Examples:\n  warren exec home -- curl https://example.net/\n  \
-                            sudo warren exec --user alice home -- firefox\n  \
+                            sudo warren exec --user alice home -- curl https://example.net/\n  \
                             warren exec --outside home -- ping 192.0.2.1")]
     Exec(ExecArgs),
     /// Open a hotel's or train's login page while the kill switch is closed, for at most five minutes.

@@ -17,6 +17,7 @@ use self::names::Shadowed;
 use super::account::Account;
 use super::args::ExecArgs;
 use super::one_daemon::refuse_invalid_name;
+use super::portal::browser::{leaves_its_group, on_path};
 use crate::runtime::block_on;
 use warren_client as client;
 use warren_config::{find_profile, load_profile};
@@ -42,6 +43,9 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
         Some(user) => Some(Account::of_user(user)?),
         None => None,
     };
+    let program = arguments.command.first().map(OsString::as_os_str).unwrap_or_default();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    refuse_snap(program, &path)?;
     let (name, shadowed) = match is_root {
         true => block_on(enter_as_root(directories, log, arguments, side))?,
         false => block_on(enter_as_user(directories, arguments, side))?,
@@ -51,7 +55,7 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
     if !ExecGroup::of(&name, side)?.has_in(&listing) {
         bail!("the daemon of {name} has not moved this process; see `warren logs {name}`");
     }
-    if let Some(program) = arguments.command.first().and_then(|program| session_program(program)) {
+    if let Some(program) = session_program(program) {
         output::warn(format!(
             "{program} may open a login session or have systemd start the program, which then leaves its side of the tunnel; to run \
              a program as another user, run: sudo warren exec --user USER {name} -- COMMAND"
@@ -61,13 +65,31 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
     words.extend_from_slice(&arguments.command);
     let words = shadowed.around(&words);
     let Some((program, rest)) = words.split_first() else { bail!("name a program after `--`") };
-    let environment = account.iter().flat_map(Account::environment);
-    let error = Command::new(program).args(rest).envs(environment).exec();
+    let mut command = Command::new(program);
+    command.args(rest);
+    if let Some(account) = &account {
+        command.env_clear().envs(account.variables(std::env::vars_os()));
+    }
+    let error = command.exec();
     // The exit codes are those that a shell uses, so that scripts can distinguish these cases from failures of the program.
     let code =
         if error.kind() == io::ErrorKind::NotFound { ExitCode::NotFound } else { ExitCode::NotStarted };
     let sentence = format!("cannot start {}: {error}; check the program's name", program.display());
     Err(Failure::new(code, sentence).into())
+}
+
+/// Refuses a snap or a flatpak, because systemd moves it to a cgroup of its own. `snap` and `flatpak` themselves are session
+/// programs.
+fn refuse_snap(program: &OsStr, path: &OsStr) -> Result<(), Failure> {
+    let is_one = on_path(program, path).is_some_and(|file| leaves_its_group(&file));
+    if !is_one || session_program(program).is_some() {
+        return Ok(());
+    }
+    let sentence = format!(
+        "{} is a snap or a flatpak, and these leave their side of the tunnel; install the program from another package",
+        program.display()
+    );
+    Err(Failure::new(ExitCode::NotStarted, sentence))
 }
 
 /// Returns the program's name if it may open a login session (PAM), or ask systemd to start a program. In both cases, systemd puts
@@ -77,8 +99,19 @@ fn session_program(program: &OsStr) -> Option<&'static str> {
     SESSION_PROGRAMS.into_iter().find(|known| name == *known)
 }
 
-const SESSION_PROGRAMS: [&str; 9] =
-    ["su", "sudo", "doas", "login", "runuser", "pkexec", "run0", "systemd-run", "machinectl"];
+const SESSION_PROGRAMS: [&str; 11] = [
+    "su",
+    "sudo",
+    "doas",
+    "login",
+    "runuser",
+    "pkexec",
+    "run0",
+    "systemd-run",
+    "machinectl",
+    "snap",
+    "flatpak",
+];
 
 async fn enter_as_root(
     directories: &Directories,
@@ -221,6 +254,22 @@ mod tests {
         assert_eq!(session_program("/usr/bin/su".as_ref()), Some("su"));
         for other in ["curl", "/usr/bin/sudoedit", "subl", "/"] {
             assert_eq!(session_program(other.as_ref()), None);
+        }
+    }
+
+    #[test]
+    fn snaps_are_refused_and_other_programs_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let bin = directory.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        for name in ["snap", "curl"] {
+            std::fs::copy("/bin/true", bin.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink("snap", bin.join("firefox")).unwrap();
+        let refused = |program: &OsStr| refuse_snap(program, bin.as_os_str()).is_err();
+        assert!(refused("firefox".as_ref()) && refused(bin.join("firefox").as_os_str()));
+        for other in ["curl", "snap", "missing", ""] {
+            assert!(!refused(other.as_ref()), "{other}");
         }
     }
 }

@@ -3,7 +3,7 @@
 //! If run by root, this process opens the portal. Otherwise it asks the daemon to open it. Then a second process ([`inside`]) is
 //! started in the portal's cgroup, as the calling user. The second process finds the page and starts the browser.
 
-mod browser;
+pub(super) mod browser;
 mod inside;
 mod page;
 

@@ -43,7 +43,7 @@ impl Browser {
         let wanted = wanted.map(|wanted| wanted.to_string_lossy().into_owned()).unwrap_or_default();
         let wanted = wanted.split(':').filter_map(|one| one.split_whitespace().next());
         for name in wanted.chain(KNOWN.iter().map(|(name, _)| *name)) {
-            let Some(program) = on_path(name, path) else { continue };
+            let Some(program) = on_path(name.as_ref(), path) else { continue };
             let own = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let Some((_, kind)) = KNOWN.iter().find(|(known, _)| *known == own) else {
                 refused.push(format!("{name} is unknown"));
@@ -133,11 +133,11 @@ const KNOWN: &[(&str, Kind)] = &[
     ("elinks", Kind::Text),
 ];
 
-fn on_path(name: &str, path: &OsStr) -> Option<PathBuf> {
+pub(in crate::cli) fn on_path(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     let is_program = |file: &PathBuf| {
         file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
-    if name.contains('/') {
+    if name.as_encoded_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(is_program);
     }
     std::env::split_paths(path).map(|directory| directory.join(name)).find(is_program)
@@ -145,7 +145,7 @@ fn on_path(name: &str, path: &OsStr) -> Option<PathBuf> {
 
 /// Whether a program is started by snapd or flatpak, which move it to a cgroup of their own. On Ubuntu, a browser's program file
 /// may be a script that starts the snap.
-fn leaves_its_group(program: &Path) -> bool {
+pub(in crate::cli) fn leaves_its_group(program: &Path) -> bool {
     let behind_links = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let is_of_snap = |path: &Path| {
         path.starts_with("/snap") || path.starts_with("/var/lib/flatpak") || path.ends_with("bin/snap")
