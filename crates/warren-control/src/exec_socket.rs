@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::ask::AskError;
 use super::protocol::RequestRefused;
-use crate::places::{MOST_OF_A_USER, Places};
+use crate::places::Places;
 use crate::private_socket;
 use warren_host::exec_groups::Side;
 
@@ -181,7 +181,7 @@ async fn accept(listener: UnixListener, mut door: Door, sender: mpsc::Sender<Exe
 }
 
 /// Answers without reading or waiting.
-fn refuse(stream: &UnixStream, refusal: &RequestRefused) {
+pub(crate) fn refuse(stream: &UnixStream, refusal: &RequestRefused) {
     let answer: Result<(), &RequestRefused> = Err(refusal);
     if let Ok(line) = serde_json::to_string(&answer) {
         // The buffer of a new socket has room for the whole line. An error means that the peer has closed the connection.
@@ -221,11 +221,7 @@ impl Door {
                  `warren up {name}`"
             )));
         }
-        self.places.take(user).ok_or_else(|| {
-            RequestRefused::new(format!(
-                "{MOST_OF_A_USER} programs of user {user} are asking at this moment; run this again"
-            ))
-        })
+        self.places.take(user)
     }
 }
 
@@ -273,6 +269,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::places::MOST_OF_A_USER;
 
     #[tokio::test]
     async fn asking_process_and_its_user_are_the_kernels_word() {

@@ -15,7 +15,8 @@ use zeroize::Zeroizing;
 
 use super::operator::login_name;
 use super::protocol::{AskedBy, Request, RequestRefused, Response};
-use crate::places::{MOST_OF_A_USER, Places};
+use crate::exec_socket::refuse;
+use crate::places::Places;
 use crate::private_socket;
 
 /// Maximum length of a request in bytes.
@@ -113,8 +114,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>, ha
                 let (caller, place) = match admit(&stream, &mut places) {
                     Ok(admitted) => admitted,
                     Err(refusal) => {
-                        // The buffer of a new socket has room for the whole line. An error means that the peer is gone.
-                        drop(line_of(Err(refusal)).map(|line| stream.try_write(&line)));
+                        refuse(&stream, &refusal);
                         continue;
                     }
                 };
@@ -156,12 +156,7 @@ fn admit(stream: &UnixStream, places: &mut Places) -> Result<(Caller, Option<Arc
     if caller.may_change {
         return Ok((caller, None));
     }
-    match places.take(user) {
-        Some(place) => Ok((caller, Some(place))),
-        None => Err(RequestRefused::new(format!(
-            "{MOST_OF_A_USER} programs of user {user} are asking at this moment; run this again"
-        ))),
-    }
+    Ok((caller, Some(places.take(user)?)))
 }
 
 async fn serve(
@@ -175,7 +170,7 @@ async fn serve(
         // The peer is refused before anything is read from it.
         Err(RequestRefused::new("only root and the daemon's own user may talk to it; run this as root"))
     } else {
-        match read_request(&mut stream, if may_change { MAX_REQUEST } else { FIRST_ROOM }).await? {
+        match read_request(&mut stream, may_change).await? {
             Ok((request, _)) if !may_change && !matches!(request, Request::Status) => {
                 Err(RequestRefused::new(ONLY_STATUS))
             }
@@ -210,15 +205,17 @@ fn line_of(response: Response) -> serde_json::Result<Vec<u8>> {
 /// The request, and the name of the user who logged in, if the command has sent one.
 type Read = (Request, Option<String>);
 
-/// Reads a request of at most `most` bytes.
-async fn read_request(stream: &mut UnixStream, most: usize) -> anyhow::Result<Result<Read, RequestRefused>> {
-    let line = read_line(stream, most).await?;
+/// Reads a request. `may_change`: as in [`Caller`].
+async fn read_request(
+    stream: &mut UnixStream,
+    may_change: bool,
+) -> anyhow::Result<Result<Read, RequestRefused>> {
+    let line = read_line(stream, if may_change { MAX_REQUEST } else { FIRST_ROOM }).await?;
     if line.last() != Some(&b'\n') {
         const NO_LINE: &str =
             "the request is longer than 4 MiB or not a line; use the daemon's own version of warren";
-        // A request for the status is never as long as this.
-        let is_of_member = most < MAX_REQUEST;
-        return Ok(Err(RequestRefused::new(if is_of_member { ONLY_STATUS } else { NO_LINE })));
+        // A request for the status is never as long as `FIRST_ROOM`.
+        return Ok(Err(RequestRefused::new(if may_change { NO_LINE } else { ONLY_STATUS })));
     }
     // A request is served even if its login is missing or malformed.
     let by: AskedBy = serde_json::from_slice(&line).unwrap_or_default();
@@ -253,6 +250,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::places::MOST_OF_A_USER;
     use crate::{Answer, AskError, ask, ask_text};
 
     async fn answering(socket: &mut ControlSocket, value: serde_json::Value) {

@@ -7,8 +7,8 @@ mod figures;
 mod fleet;
 mod limits;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
@@ -45,8 +45,6 @@ pub(crate) struct Clients {
     live: HashMap<SessionId, LiveSession>,
     /// The session of each client that has one.
     by_key: HashMap<PublicKey, SessionId>,
-    /// The addresses of clients that were cut off, whose tracked flows must be forgotten.
-    cut_off: BTreeSet<IpAddr>,
     limits: ClientLimits,
     events: EventCounts,
     /// The number of datagrams that each connection had received at the last call of [`Clients::hear`].
@@ -93,7 +91,6 @@ impl Clients {
             watched: None,
             live: HashMap::new(),
             by_key: HashMap::new(),
-            cut_off: BTreeSet::new(),
             limits: ClientLimits::default(),
             events: EventCounts::default(),
             received: HashMap::new(),

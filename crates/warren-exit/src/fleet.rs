@@ -143,14 +143,10 @@ impl Fleet {
         sessions.keep_copy();
         sessions.resume(kept.unsent.clone());
         let age = kept.age(SystemTime::now());
+        let serving = Serving::new(settings.max_staleness, Instant::now(), age, &kept);
         let addresses = StoreAddresses::new(kept.members);
         Ok(Self {
-            serving: Serving::new(
-                settings.max_staleness,
-                Instant::now(),
-                (age, kept.answered),
-                (kept.is_removed, kept.must_hear),
-            ),
+            serving,
             settings,
             link: None,
             store: StoreLink::Away {

@@ -93,7 +93,7 @@ impl Reporting {
         }
     }
 
-    /// Serves the metrics at another address. If that is not possible, serves them at the old one.
+    /// Serves the metrics at the new address, if it differs from the old one. If that is not possible, serves them at the old one.
     ///
     /// # Errors
     /// Why the metrics cannot be served at the new address.
@@ -102,6 +102,9 @@ impl Reporting {
         before: &MetricsSettings,
         settings: &MetricsSettings,
     ) -> anyhow::Result<()> {
+        if before.listen == settings.listen {
+            return Ok(());
+        }
         // The old listener is closed first, because its address may overlap the new one.
         if let Some(server) = self.metrics.take() {
             server.close().await;

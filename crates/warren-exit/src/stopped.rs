@@ -171,8 +171,7 @@ impl Lost {
 
     /// `own`: the host's own networks. Hosts there are not behind a client, even if the network is part of one behind a client.
     fn has(&self, flow: &Flow, own: &[IpNet]) -> bool {
-        let is_of_address = [flow.source, flow.destination].iter().any(|end| self.addresses.contains(end));
-        is_of_address || has_end_in([flow.source, flow.answers_from], &self.prefixes, own)
+        flow.is_of(&self.addresses) || has_end_in([flow.source, flow.answers_from], &self.prefixes, own)
     }
 }
 

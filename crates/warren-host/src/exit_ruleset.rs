@@ -11,6 +11,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use self::forwards::{Forwards, from_forwarded, prerouting, to_forwarded};
 pub use self::reach::Reach;
+use self::reach::is_dropped;
 use crate::exit_host::{Egress, ExitHost};
 use crate::facts::ServicePort;
 use crate::ruleset_text::chain;
@@ -42,8 +43,8 @@ pub(crate) fn ruleset(host: &ExitHost) -> String {
     text
 }
 
-/// The chains that let visitors reach clients' forwarded ports. Without forwards, only those that drop packets of removed
-/// forwards' connections, which are still tracked when the last forward is removed.
+/// The chains that let visitors reach clients' forwarded ports. Without forwards, only the chains that drop packets of removed
+/// forwards' connections, because these connections stay tracked.
 fn forwarding(host: &ExitHost, pools: &[Pool]) -> String {
     let forwards = Forwards::of(host);
     let mut text = String::new();
@@ -224,15 +225,17 @@ impl Pool {
             allow.map(|network| format!("{family} daddr {network} accept")).collect();
         let on_link: Vec<IpNet> = on_link(host).into_iter().filter(|network| self.holds(network)).collect();
         // A resolver to which the rules below would drop packets stays reachable at port 53.
-        let is_refused = |resolver: &IpNet| {
-            is_special(resolver) || on_link.iter().any(|network| network.contains(resolver))
-        };
         let resolvers = host.resolvers.iter().map(|resolver| IpNet::from(*resolver));
-        rules.extend(resolvers.filter(|resolver| self.holds(resolver) && is_refused(resolver)).map(
-            |resolver| {
-                format!("{family} daddr {} meta l4proto {{ tcp, udp }} th dport 53 accept", resolver.addr())
-            },
-        ));
+        rules.extend(
+            resolvers.filter(|resolver| self.holds(resolver) && is_dropped(resolver, &on_link)).map(
+                |resolver| {
+                    format!(
+                        "{family} daddr {} meta l4proto {{ tcp, udp }} th dport 53 accept",
+                        resolver.addr()
+                    )
+                },
+            ),
+        );
         rules.push(format!(
             "{family} daddr != {{ {} }} {family} daddr {{ {} }} counter drop",
             internet_within(version).join(", "),
@@ -244,7 +247,7 @@ impl Pool {
         rules
     }
 
-    /// Matches packets to destinations that clients may reach by no device but the chosen one.
+    /// Matches packets that may leave only by the chosen device: those to destinations that the operator has not allowed.
     fn not_allowed(&self, host: &ExitHost) -> String {
         let Self { family, version, .. } = self;
         let resolvers = host.resolvers.iter().map(|resolver| IpNet::from(*resolver));

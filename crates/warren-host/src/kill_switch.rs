@@ -121,7 +121,7 @@ impl KillSwitch {
                     return Err(error);
                 };
                 // The kernel may have made the table, for instance if nft gave no answer. Unless the table is certainly gone, it
-                // stays in the journal, so that the kill switch counts as closed and can be opened. Without nft there is no table.
+                // stays in the journal, so that the kill switch counts as closed and can be opened. If nft is not installed, it has made no table.
                 if matches!(nft::delete(FAMILY, &table).await, Ok(()) | Err(NftError::Missing)) {
                     put_back(path, None);
                     journal.end(entry).map_err(failed)?;

@@ -1,5 +1,6 @@
 //! Removes flows from connection tracking: those of an address that a client loses, so that their packets do not reach the next
-//! client with this address, and those that an exit's rules no longer accept, because rules accept the packets of known flows.
+//! client with this address, and those that an exit's rules no longer accept. Without this they would continue, because the rules
+//! accept the packets of known flows.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +24,7 @@ use crate::{
 /// # Errors
 /// If the kernel cannot be asked. A kernel without connection tracking has nothing to remove.
 pub fn forget(addresses: &BTreeSet<IpAddr>) -> io::Result<usize> {
-    forget_those(|flow| addresses.contains(&flow.source) || addresses.contains(&flow.destination))
+    forget_those(|flow| flow.is_of(addresses))
 }
 
 /// A flow to a port of this host that DNAT has redirected to another address.
@@ -69,6 +70,11 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// Whether the first packet came from or went to one of these addresses.
+    pub fn is_of(&self, addresses: &BTreeSet<IpAddr>) -> bool {
+        addresses.contains(&self.source) || addresses.contains(&self.destination)
+    }
+
     fn parse(message: &[u8]) -> Option<Self> {
         let mut attributes = Vec::new();
         let (mut original, mut reply) = (None, None);

@@ -17,10 +17,11 @@ use warren_tunnel::{ConnectionCommand, SessionRoute, SharedCommand, WorkerHandle
 impl Clients {
     /// Carries out everything that the state machine has decided since the last call.
     pub(crate) async fn carry_out_all(&mut self, worker: &WorkerHandle) {
+        // The addresses that clients may no longer use.
+        let mut lost = BTreeSet::new();
         while let Some(action) = self.sessions.poll_action() {
-            self.carry_out(action, worker).await;
+            self.carry_out(action, worker, &mut lost).await;
         }
-        let mut lost = std::mem::take(&mut self.cut_off);
         lost.extend(self.sessions.take_lost_addresses());
         if !lost.is_empty() {
             forget_flows(lost);
@@ -37,7 +38,8 @@ impl Clients {
         }
     }
 
-    async fn carry_out(&mut self, action: ExitAction, worker: &WorkerHandle) {
+    /// Carries out one action. Adds the addresses of a client that it cuts off to `lost`.
+    async fn carry_out(&mut self, action: ExitAction, worker: &WorkerHandle, lost: &mut BTreeSet<IpAddr>) {
         self.events.count(&action);
         match action {
             ExitAction::Send { connection, bytes } => {
@@ -74,7 +76,7 @@ impl Clients {
                     tracing::info!(client = live.name, "session ended: {reason}");
                     // After other reasons, the client may come back with the same addresses, and its flows should survive.
                     if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
-                        self.cut_off.extend(live.lease.addresses());
+                        lost.extend(live.lease.addresses());
                     }
                 }
                 worker.send_all(SharedCommand::EndSession { session }).await;

@@ -16,7 +16,6 @@ use warren_tunnel::SharedCommand;
 /// A configuration that was read again, and that nothing refuses.
 struct Checked {
     config: ExitSettings,
-    edited: Option<Edited>,
     /// A roster that is new.
     roster: Option<SignedRoster>,
     /// What differs from the configuration in force.
@@ -44,10 +43,10 @@ impl Daemon<'_> {
     /// # Errors
     /// Why the configuration is refused. In that case nothing has changed.
     async fn read_again(&mut self) -> anyhow::Result<Checked> {
-        let mut checked = self.checked()?;
+        let (checked, edited) = self.checked()?;
         // A listener that cannot move stays where it was.
         self.move_listeners(&checked.config).await?;
-        if let Some(edited) = checked.edited.take()
+        if let Some(edited) = edited
             && let Err(error) = self.clients.take_over(edited, &self.worker).await
         {
             self.move_listeners_back(&checked.config).await;
@@ -56,8 +55,8 @@ impl Daemon<'_> {
         Ok(checked)
     }
 
-    /// Reads the configuration, and refuses what this exit cannot put in force. Changes nothing.
-    fn checked(&self) -> anyhow::Result<Checked> {
+    /// Reads the configuration and the clients to import, and refuses what this exit cannot put in force. Changes nothing.
+    fn checked(&self) -> anyhow::Result<(Checked, Option<Edited>)> {
         let config = load_exit(&self.config.path)?;
         let mut changed = self.config.changes(&config);
         refuse_what_takes_a_restart(&self.config, &config, &changed)?;
@@ -69,7 +68,7 @@ impl Daemon<'_> {
         refuse_missing_interface(&config)?;
         self.clients.check_announced(&announced(&config))?;
         let roster = roster::news_in_file(self.clients.fleet(), state_directory(&self.clients)?)?;
-        Ok(Checked { config, edited, roster, changed })
+        Ok((Checked { config, roster, changed }, edited))
     }
 
     /// Serves metrics and page where `config` says.
@@ -77,9 +76,7 @@ impl Daemon<'_> {
     /// # Errors
     /// When one of them cannot be served there. In that case both are served where they were.
     async fn move_listeners(&mut self, config: &ExitSettings) -> anyhow::Result<()> {
-        if self.config.metrics.listen != config.metrics.listen {
-            self.reporting.move_metrics(&self.config.metrics, &config.metrics).await?;
-        }
+        self.reporting.move_metrics(&self.config.metrics, &config.metrics).await?;
         let (before, web) = (self.config.web.as_ref(), config.web.as_ref());
         let moved = self.reporting.move_web(before, web, state_directory(&self.clients)?).await;
         if moved.is_err() {
@@ -92,9 +89,11 @@ impl Daemon<'_> {
     async fn move_listeners_back(&mut self, config: &ExitSettings) {
         self.move_metrics_back(config).await;
         let (web, before) = (config.web.as_ref(), self.config.web.as_ref());
+        if web == before {
+            return;
+        }
         let moved = match state_directory(&self.clients) {
-            Ok(state) if web != before => self.reporting.move_web(web, before, state).await,
-            Ok(_) => Ok(()),
+            Ok(state) => self.reporting.move_web(web, before, state).await,
             Err(error) => Err(error),
         };
         if let Err(error) = moved {
@@ -103,9 +102,6 @@ impl Daemon<'_> {
     }
 
     async fn move_metrics_back(&mut self, config: &ExitSettings) {
-        if self.config.metrics.listen == config.metrics.listen {
-            return;
-        }
         if let Err(error) = self.reporting.move_metrics(&config.metrics, &self.config.metrics).await {
             tracing::error!("the metrics cannot be served where they were before the reload: {error:#}");
         }
@@ -116,7 +112,7 @@ impl Daemon<'_> {
     /// # Errors
     /// What has not followed the configuration.
     async fn put_in_force(&mut self, checked: Checked) -> anyhow::Result<Reloaded> {
-        let Checked { mut config, roster, mut changed, edited: _ } = checked;
+        let Checked { mut config, roster, mut changed } = checked;
         self.adopt_keys(&mut config).await;
         config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;

@@ -56,7 +56,7 @@ impl Kept {
 pub(super) struct FleetFile {
     path: PathBuf,
     written: Kept,
-    /// Whether the file has its other name, because the disk lacks a change that shuts a client out.
+    /// Whether a file with the other name exists, because the disk lacks a change that shuts a client out.
     is_aside: bool,
     /// The exit's copy has at least this revision, even if the link reports a lower one.
     floor: i64,

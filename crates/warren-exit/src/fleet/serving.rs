@@ -7,6 +7,8 @@ use warren_fleet_link::ExitState;
 use warren_session::exit::ExitSessions;
 use warren_session::goodbye::Goodbye;
 
+use super::file::Kept;
+
 /// The store counts as silent only after this time, even if no silence is allowed, because it answers only every second.
 const SHORTEST: Duration = Duration::from_secs(3);
 
@@ -43,21 +45,16 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// The state at the start. `age` is the time since the store's last answer in an earlier run, at the time `answered`.
-    pub(super) fn new(
-        limit: Option<Duration>,
-        now: Instant,
-        (age, answered): (Option<Duration>, Option<u64>),
-        (is_removed, must_hear): (bool, bool),
-    ) -> Self {
+    /// The state at the start, with what an earlier run has kept. `age`: the time since the store's last answer.
+    pub(super) fn new(limit: Option<Duration>, now: Instant, age: Option<Duration>, kept: &Kept) -> Self {
         Self {
             limit: limit.map(|limit| limit.max(SHORTEST)),
             heard: now,
             before: age.unwrap_or_default(),
-            answered,
+            answered: kept.answered,
             is_drained: false,
-            is_removed,
-            must_hear,
+            is_removed: kept.is_removed,
+            must_hear: kept.must_hear,
             is_ending: false,
             is_leaving: false,
             cut_off: None,
@@ -181,6 +178,6 @@ impl Serving {
 }
 
 /// Seconds since 1970.
-fn seconds_of(time: SystemTime) -> u64 {
+pub(super) fn seconds_of(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -40,6 +40,27 @@ impl Member {
         Self { fleet, sessions, store, directory, said: None, links: 0 }
     }
 
+    /// An exit that could not write this change to its disk.
+    fn with_unsaved(change: Vec<RowChange>) -> Self {
+        let mut exit = Self::start_in(tempfile::tempdir().unwrap(), None);
+        exit.link(rows());
+        exit.save();
+        break_disk(&exit, true);
+        exit.hear(FleetMessage::Changes { revision: 5, rows: change }).unwrap();
+        exit.save();
+        exit
+    }
+
+    fn save(&mut self) {
+        (0..2).for_each(|_| self.fleet.copy(&mut self.store, &mut self.sessions));
+    }
+
+    /// What the exit does now.
+    fn state(&mut self) -> ExitState {
+        self.fleet.serve(Instant::now(), &mut self.sessions);
+        self.fleet.serving.state()
+    }
+
     /// Kills the exit and starts it again.
     fn restart(self) -> Self {
         let max_staleness = self.fleet.settings.max_staleness;
@@ -595,10 +616,6 @@ fn an_exit_that_has_joined_serves_nobody_before_it_has_read_the_store() {
     exit.fleet.end(&mut exit.store, &mut exit.sessions);
     assert!(!exit.fleet.serve(Instant::now(), &mut exit.sessions), "the control");
     let path = exit.directory.path().join("fleet.json");
-    let state = |exit: &mut Member| {
-        exit.fleet.serve(Instant::now(), &mut exit.sessions);
-        exit.fleet.serving.state()
-    };
     // What `warren fleet join` writes. The exit still runs, and writes the file again when it ends.
     std::fs::write(&path, r#"{"answered":null,"revision":0,"unsent":[],"must_hear":true}"#).unwrap();
     exit.fleet.end(&mut exit.store, &mut exit.sessions);
@@ -607,21 +624,21 @@ fn an_exit_that_has_joined_serves_nobody_before_it_has_read_the_store() {
     let mut exit = exit.restart();
 
     assert!(exit.has(ALICE), "the clients of the earlier fleet are still there");
-    assert_eq!(state(&mut exit), ExitState::Draining);
+    assert_eq!(exit.state(), ExitState::Draining);
     exit.connect();
     let away = StoreLink::Away { silent: Duration::ZERO, reason: "no route".to_owned() };
     exit.hear(FleetMessage::Store(away)).unwrap();
-    assert_eq!(state(&mut exit), ExitState::Draining);
+    assert_eq!(exit.state(), ExitState::Draining);
     // A restart does not make it forget.
     exit.fleet.end(&mut exit.store, &mut exit.sessions);
     let mut exit = exit.restart();
-    assert_eq!(state(&mut exit), ExitState::Draining);
+    assert_eq!(exit.state(), ExitState::Draining);
     exit.connect();
     exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
-    assert_eq!(state(&mut exit), ExitState::Draining, "it has no whole copy");
+    assert_eq!(exit.state(), ExitState::Draining, "it has no whole copy");
     let bob = vec![client("bob", BOB).into()];
     exit.hear(FleetMessage::Whole { revision: 9, rows: bob, is_last: true }).unwrap();
-    assert_eq!(state(&mut exit), ExitState::Serving);
+    assert_eq!(exit.state(), ExitState::Serving);
     let kept = || FleetFile::read(&path, None).unwrap().1;
     exit.fleet.copy(&mut exit.store, &mut exit.sessions);
     assert!(kept().must_hear, "the rows come to the disk first");
@@ -629,7 +646,7 @@ fn an_exit_that_has_joined_serves_nobody_before_it_has_read_the_store() {
     exit.fleet.copy(&mut exit.store, &mut exit.sessions);
     assert!(!kept().must_hear);
     let mut exit = exit.restart();
-    assert!(!exit.has(ALICE) && state(&mut exit) == ExitState::Serving);
+    assert!(!exit.has(ALICE) && exit.state() == ExitState::Serving);
 }
 
 /// Makes the clients' store one that cannot be written, or puts it back.
@@ -646,48 +663,33 @@ fn break_disk(exit: &Member, is_broken: bool) {
 
 #[test]
 fn an_exit_whose_disk_lacks_a_removal_serves_nobody_after_a_restart_before_it_has_read_the_store() {
-    let save = |exit: &mut Member| (0..2).for_each(|_| exit.fleet.copy(&mut exit.store, &mut exit.sessions));
-    let state = |exit: &mut Member| {
-        exit.fleet.serve(Instant::now(), &mut exit.sessions);
-        exit.fleet.serving.state()
-    };
     let removal = vec![RowChange::Client { key: ALICE, client: None }];
     let carol = vec![client("carol", PublicKey([3; 32])).into()];
     for (change, expected) in [(removal.clone(), ExitState::Draining), (carol, ExitState::Serving)] {
-        let mut exit = Member::start_in(tempfile::tempdir().unwrap(), None);
-        exit.link(rows());
-        save(&mut exit);
-        break_disk(&exit, true);
-        exit.hear(FleetMessage::Changes { revision: 5, rows: change }).unwrap();
-        save(&mut exit);
-        assert!(exit.fleet.is_disk_failing() && state(&mut exit) == ExitState::Serving);
+        let mut exit = Member::with_unsaved(change);
+        assert!(exit.fleet.is_disk_failing() && exit.state() == ExitState::Serving);
         break_disk(&exit, false);
 
         let mut exit = exit.restart();
 
         assert!(exit.has(ALICE), "the removal is not on the disk");
-        assert_eq!(state(&mut exit), expected);
+        assert_eq!(exit.state(), expected);
         // Another restart changes nothing.
-        save(&mut exit);
+        exit.save();
         let mut exit = exit.restart();
-        assert_eq!(state(&mut exit), expected);
+        assert_eq!(exit.state(), expected);
         exit.link(vec![client("bob", BOB).into()]);
-        assert_eq!(state(&mut exit), ExitState::Serving);
-        save(&mut exit);
+        assert_eq!(exit.state(), ExitState::Serving);
+        exit.save();
         let mut exit = exit.restart();
-        assert!(!exit.has(ALICE) && state(&mut exit) == ExitState::Serving);
+        assert!(!exit.has(ALICE) && exit.state() == ExitState::Serving);
     }
     // If the disk works again before the exit restarts, the disk has the removal.
-    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), None);
-    exit.link(rows());
-    save(&mut exit);
-    break_disk(&exit, true);
-    exit.hear(FleetMessage::Changes { revision: 5, rows: removal }).unwrap();
-    save(&mut exit);
+    let mut exit = Member::with_unsaved(removal);
     std::fs::remove_dir(exit.directory.path().join("clients.store")).unwrap();
-    save(&mut exit);
+    exit.save();
     let mut exit = exit.restart();
-    assert!(!exit.has(ALICE) && exit.has(BOB) && state(&mut exit) == ExitState::Serving);
+    assert!(!exit.has(ALICE) && exit.has(BOB) && exit.state() == ExitState::Serving);
 }
 
 #[test]

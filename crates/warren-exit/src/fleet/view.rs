@@ -6,6 +6,7 @@ use warren_control::status::{FleetExitStatus, FleetStatus};
 use warren_fleet_link::{ExitState, FleetExit, RemovedExit, StoreCertificate, StoreLink};
 use warren_session::exit::StoreRequestId;
 
+use super::serving::seconds_of;
 use super::{Fleet, Verdict};
 
 /// Which other exits have applied a revision.
@@ -68,13 +69,12 @@ impl Fleet {
         heard
     }
 
-    /// The earliest time that it may be by the fleet's clocks, in seconds since 1970. A clock that is ahead must not say that a removed
+    /// The earliest time that the fleet's clocks may show, in seconds since 1970. A clock that is ahead must not say that a removed
     /// exit has stopped.
     fn earliest_time(&self) -> u64 {
-        let own = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Of two exits, each one knows only half of the difference between their clocks.
+        // In a fleet of two, an exit is told only half of the difference between the two clocks, so it counts twice.
         let ahead = 2 * (self.clock_offset_ms / 1_000).max(0);
-        own.saturating_sub(ahead.unsigned_abs())
+        seconds_of(SystemTime::now()).saturating_sub(ahead.unsigned_abs())
     }
 
     /// The answer to an operator whose change does not reach the store.

@@ -1,7 +1,7 @@
 //! Ends the flows in connection tracking that are no longer permitted. The exit's rules accept packets of flows that began earlier,
 //! and connection tracking keeps its entries while the exit restarts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use warren_session::clients::ClientRegistry;
 
 use super::forwards::leads;
 
-/// The facts on which it depends whether flows are permitted. Networks on the host's links are not among them: a neighbour can
-/// advertise networks, and could so make the exit list all flows again and again.
+/// The facts that decide which flows are permitted. Networks on the host's links are not among them: a neighbour can advertise
+/// networks, and could thereby make the exit list all flows again and again.
 #[derive(Debug, PartialEq, Eq)]
 struct Facts {
     forwards: Vec<ForwardedPorts>,
@@ -42,7 +42,8 @@ impl PermittedFlows {
     /// Ends the flows that are no longer permitted, if something has changed. Call it after the rules have followed. Otherwise
     /// such flows could begin again.
     pub(super) fn follow(&mut self, host: &ExitHost, registry: &ClientRegistry) {
-        let in_force = registry.prefixes().filter(|(prefix, _)| host.prefixes.contains(prefix));
+        let in_force: BTreeSet<&IpNet> = host.prefixes.iter().collect();
+        let in_force = registry.prefixes().filter(|(prefix, _)| in_force.contains(prefix));
         let now = Facts {
             forwards: host.forwards.clone(),
             allow: host.allow.clone(),

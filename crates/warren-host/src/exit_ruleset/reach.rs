@@ -28,9 +28,13 @@ impl Reach {
     pub fn refuses(&self, to: IpAddr, port: Option<u16>) -> bool {
         let is_query = port == Some(DNS) && self.resolvers.contains(&to);
         let is_allowed = is_query || self.allow.iter().any(|network| network.contains(&to));
-        let is_on_link = || self.on_link.iter().any(|network| network.contains(&to));
-        !is_allowed && (is_special(&IpNet::from(to)) || is_on_link())
+        !is_allowed && is_dropped(&IpNet::from(to), &self.on_link)
     }
+}
+
+/// Whether the rules drop new flows to this network, unless the operator has allowed it.
+pub(super) fn is_dropped(network: &IpNet, on_link: &[IpNet]) -> bool {
+    is_special(network) || on_link.iter().any(|link| link.contains(network))
 }
 
 const DNS: u16 = 53;

@@ -37,7 +37,8 @@ impl WarrenEndpoint {
             emptied = self.receive_once(|this, index, meta, batch| this.keep_batch(index, meta, &batch, now));
         }
         if !has_company {
-            // Nothing was received. A datagram may have used up the registered waker, and the queue here may be empty now.
+            // Nothing was received, but a datagram may have used up the registered waker. It must be registered again, because this poll
+            // may empty the queue.
             self.ports.iter_mut().flatten().for_each(Port::was_readable);
         }
         if is_wanted {
