@@ -395,6 +395,11 @@ impl Removed {
         self.removal.is_some_and(|removal| removal.may_serve(now))
     }
 
+    /// Whether the exit with this membership must stop serving.
+    pub(crate) fn stops(&self, membership: Option<u64>) -> bool {
+        self.must_stop() && !self.is_of_another(membership)
+    }
+
     /// Whether the membership that has ended is certainly not the one with this number.
     pub(crate) fn is_of_another(&self, membership: Option<u64>) -> bool {
         let differs = self.membership.zip(membership).is_some_and(|(ended, own)| ended != own);

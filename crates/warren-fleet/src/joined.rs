@@ -1,5 +1,5 @@
-//! With which membership this host has joined its fleet. A link that has never read the store knows the number from here, and so notices
-//! that another host has joined under its exit's name.
+//! The membership with which this host has joined its fleet. A link that has never read the store learns the number from here, so it
+//! notices if another host has joined under its exit's name.
 
 use std::path::{Path, PathBuf};
 

@@ -448,7 +448,7 @@ impl Link {
     /// Continues as the link of a removed exit, if the disk says that the store has said so. The exit is told again, because it may have
     /// restarted as well, and its own disk may not say so. `position`: the position that the earlier process has left.
     pub(crate) fn stay_removed(&mut self, position: &Position) {
-        let is_own = |removed: &Removed| removed.must_stop() && !removed.is_of_another(position.membership);
+        let is_own = |removed: &Removed| removed.stops(position.membership);
         if position.is_removed || self.exits.removed().get(&self.me).is_some_and(is_own) {
             let reason = Mismatch::Removed { must_stop: true }.to_string();
             self.store = Store::Refused { reason, is_removed: true };
@@ -661,7 +661,7 @@ impl Link {
         self.meta.as_ref().map(|meta| meta.epoch)
     }
 
-    /// Whether this host's clock is about the same as those of the other exits.
+    /// Whether this host's clock differs little from those of the other exits.
     pub(crate) fn is_clock_right(&self) -> bool {
         self.exits.own_clock_offset(&self.me).unsigned_abs() <= MOST_CLOCK_OFFSET
     }

@@ -9,7 +9,7 @@ use warren_fleet_link::ExitId;
 use crate::exits::{Member, Removal, Removed, milliseconds};
 use crate::keys::{Key, Keys};
 use crate::link::Transaction;
-use crate::store::{Transact, get};
+use crate::store::{Transact, ended, get};
 use crate::transaction::Expected;
 use crate::users::Grant;
 
@@ -20,8 +20,8 @@ const ROUNDS: usize = 5;
 /// warren-exit/src/fleet/serving.rs).
 const SHORTEST_SERVING: i64 = 3;
 
-/// How many seconds longer its clients may be served: they have two seconds to leave (`LEAVING` there). The rest is for clocks that differ
-/// a little.
+/// How many seconds longer an exit's clients may be served after that. They have two seconds to leave (`LEAVING` there); the rest is for
+/// clocks that differ a little.
 const LEAVING: i64 = 5;
 
 /// Makes an exit a member of its fleet again, after a recovery from a backup that is older than its membership. If the backup has an
@@ -35,9 +35,8 @@ pub(crate) async fn put_back(
     exit: &ExitId,
     member: &Member,
 ) -> anyhow::Result<()> {
-    let [name, ended] =
-        [Key::Member(exit.clone()), Key::RemovedExit(exit.clone())].map(|key| keys.name(&key));
-    let removed = get(store, &ended).await?.and_then(|pair| pair.removed());
+    let [name, end] = [Key::Member(exit.clone()), Key::RemovedExit(exit.clone())].map(|key| keys.name(&key));
+    let removed = ended(store, keys, exit).await?;
     if removed.is_some_and(|removed| !removed.is_of_another(member.membership)) {
         return Ok(());
     }
@@ -52,10 +51,10 @@ pub(crate) async fn put_back(
     }
     // In the meantime, another link may have added the exit, or an operator may have removed it.
     let expected = [
-        (ended.clone(), Expected::Modified(removed.map_or(0, |removed| removed.at))),
+        (end.clone(), Expected::Modified(removed.map_or(0, |removed| removed.at))),
         (name.clone(), Expected::Modified(found.map_or(0, |pair| pair.modified))),
     ];
-    let then = [(ended, None), (name, Some(serde_json::to_vec(&renewed)?))];
+    let then = [(end, None), (name, Some(serde_json::to_vec(&renewed)?))];
     store
         .transact(&Transaction { expected: expected.into(), then: then.into(), ..Transaction::default() })
         .await?;

@@ -169,8 +169,9 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     if found.revision < known.revision {
         return Err(Mismatch::OldRevision { known: known.revision, found: found.revision });
     }
-    // The removal of this exit has deleted its writes. So this check comes before the next one, which would take the store for an old one. A
-    // backup may have an earlier membership, but that one is older than the known revision.
+    // If another host has joined under this exit's name, the removal in between has deleted this exit's writes, and the next check would
+    // mistake the store for an old one. So this check comes first. A backup may have an earlier membership, but that one is older than the
+    // known revision.
     if found.is_taken(known.membership, known.revision) {
         return Err(Mismatch::Replaced { must_stop: true });
     }
@@ -188,9 +189,6 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
         return Err(Mismatch::LostWrite { known: known.revision });
     }
     // The store has everything that this link knows, so the store's membership is the later one.
-    if found.is_member && found.membership.zip(known.membership).is_some_and(|(other, own)| other != own) {
-        return Err(Mismatch::Replaced { must_stop: true });
-    }
     found.may_use(known.membership).map(|()| (meta, false))
 }
 
@@ -205,9 +203,6 @@ pub(crate) fn check_as_joined(
     found: &Found,
 ) -> Result<(Meta, bool), Mismatch> {
     let meta = found.agreement(name)?;
-    if found.is_member && found.membership.zip(joined_as).is_some_and(|(other, own)| other != own) {
-        return Err(Mismatch::Replaced { must_stop: true });
-    }
     found.may_use(joined_as).map(|()| (meta, false))
 }
 
@@ -239,8 +234,16 @@ impl Found {
         Ok(meta)
     }
 
+    /// Whether the store has another membership of the exit than the one with this number.
+    fn is_of_another(&self, own: Option<u64>) -> bool {
+        self.is_member && self.membership.zip(own).is_some_and(|(other, own)| other != own)
+    }
+
     /// Whether the exit belongs to the fleet and may use the store. `own`: the number of its membership.
     fn may_use(&self, own: Option<u64>) -> Result<(), Mismatch> {
+        if self.is_of_another(own) {
+            return Err(Mismatch::Replaced { must_stop: true });
+        }
         match self.removed {
             // A recovery has made the exit a member again, although the backup contains the end of an earlier membership.
             Some(removed) if self.is_member && removed.is_of_another(own) => Ok(()),
@@ -253,8 +256,7 @@ impl Found {
     /// Whether another host has joined under the exit's name with a ticket since this revision. `own`: the number of the membership that the
     /// link knows.
     pub(crate) fn is_taken(&self, own: Option<u64>, since: i64) -> bool {
-        let is_other = self.membership.zip(own).is_some_and(|(other, own)| other != own);
-        self.is_member && is_other && self.joined > since
+        self.is_of_another(own) && self.joined > since
     }
 
     /// Whether the exit was removed, according to a store that was recovered since the link last read it.

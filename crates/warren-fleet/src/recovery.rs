@@ -46,7 +46,8 @@ impl BesideRows {
         &self,
         me: &ExitId,
         own: Option<u64>,
-        (found, basis): (&Found, Basis),
+        found: &Found,
+        basis: Basis,
     ) -> Option<Mismatch> {
         // Another host has joined since the recovery.
         if found.is_taken(own, found.began) {

@@ -440,8 +440,7 @@ impl Runner {
         {
             self.is_recording = self.store.send(ToStore::Sessions(batch));
         }
-        let is_saving = self.disk.is_saving();
-        if now >= self.due.save && !is_saving {
+        if now >= self.due.save && !self.disk.is_saving() {
             let took = Duration::from_millis(self.disk.took.load(Ordering::Relaxed));
             self.due.save = now + SAVE.max(took * SAVING_SHARE);
             let has_changed = self.disk.changes != self.link.changes();
@@ -473,18 +472,18 @@ impl Runner {
         let (report, reports) = mpsc::channel(256);
         // The store may have been recovered since this link last saw it, even if the link did not notice the backup.
         let rows = Arc::clone(self.link.rows());
+        let position = self.history.position(&self.link);
         let setup = Setup {
             options,
             endpoint: self.endpoint().to_owned(),
             keys: self.config.keys(),
             me: self.config.exit.clone(),
-            position: self.history.position(&self.link),
             joined_as: self.joined_as,
             revision: self.history.live_from(&self.link),
             rows,
             beside_rows: self.link.beside_rows(),
-            has_stopped: self.link.has_stopped()
-                && self.disk.has_saved(self.history.position(&self.link).as_ref()),
+            has_stopped: self.link.has_stopped() && self.disk.has_saved(position.as_ref()),
+            position,
             lease: Arc::clone(&self.lease),
             answered: Arc::clone(&self.answered),
         };

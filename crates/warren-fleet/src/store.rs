@@ -161,6 +161,12 @@ pub(crate) fn is_denied(error: &anyhow::Error) -> bool {
     format!("{error:#}").contains("permission denied")
 }
 
+/// Whether the store has refused a user, which it does once the user is removed. Without certificates, etcd does not even let an
+/// unknown user log in.
+pub(crate) fn is_refused(error: &anyhow::Error) -> bool {
+    is_denied(error) || format!("{error:#}").contains("authentication failed")
+}
+
 /// Reads a fleet's agreement, and the state of the store.
 pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
     let kinds: [fn(ExitId) -> Key; 4] = [Key::Position, Key::Written, Key::Member, Key::RemovedExit];
@@ -339,7 +345,7 @@ pub(crate) async fn ended(
     Ok(pair.and_then(|pair| pair.removed()))
 }
 
-/// A store that says when its exits have joined.
+/// A store that can also be asked for its exits, and for the state that a link checks.
 pub(crate) trait ReadExits {
     /// Reads which exits belong to the fleet and which were removed.
     async fn exits(&mut self, keys: &Keys) -> anyhow::Result<ExitsInStore>;

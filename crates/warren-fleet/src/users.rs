@@ -259,7 +259,7 @@ pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> 
 /// If the store does not answer.
 pub(crate) async fn void_tickets(client: &mut Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
     let all = GetOptions::new().with_prefix();
-    let tickets = in_words(client.get(keys.ticket(""), Some(all)).await)?;
+    let tickets = in_words(client.get(keys.tickets(), Some(all)).await)?;
     let mut is_found = false;
     for ticket in tickets.kvs().iter().filter(|ticket| ticket.value() == exit.as_str().as_bytes()) {
         in_words(client.delete(ticket.key(), None).await)?;

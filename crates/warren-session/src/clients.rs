@@ -49,6 +49,7 @@ pub use self::registry::ClientRegistry;
 pub use self::registry_error::RegistryError;
 pub use self::removed::RemovedKey;
 pub use self::row::{RowChange, RowId};
+pub use self::table::overlap;
 pub use self::wireguard::{PresharedKey, WireGuardClient};
 
 pub(crate) use self::row::Before;

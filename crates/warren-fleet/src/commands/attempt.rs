@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
-use warren_host::durable_file::{remove, remove_abandoned, rename};
+use warren_host::durable_file::{remove_abandoned, rename};
 
-use super::files::{ATTEMPT, credentials_directory, write, write_config_at};
+use super::files::{ATTEMPT, credentials_directory, forget, write, write_config_at};
 use super::ticket::Ticket;
 use crate::config::{FleetConfig, StoreConfig, is_absent, is_there};
 use crate::exits::{Member, new_number};
@@ -42,7 +42,7 @@ pub(super) struct Attempt {
 struct Kept {
     ticket: String,
     host: String,
-    /// From this number, a link that has never read the store knows its membership (`joined.rs`).
+    /// A link that has never read the store learns its membership from this number (`joined.rs`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     membership: Option<u64>,
     /// The credentials that the attempt may have written. Unset once it has succeeded.
@@ -113,7 +113,8 @@ impl Attempt {
         Ok(Some(Self { directory, ticket, host, membership, credentials, is_again: true }))
     }
 
-    /// The first value of the exit in the fleet. Each try with the same ticket has the same value.
+    /// The first value of the exit in the fleet. Each try with the same ticket has the same value, unless an earlier
+    /// release has begun the attempt.
     ///
     /// # Errors
     /// If the operating system gives no random bytes.
@@ -196,21 +197,18 @@ impl Attempt {
             return Ok(());
         }
         let own = credentials_directory(&self.directory);
-        let gone =
-            |path: &Path| remove(path).with_context(|| format!("{} cannot be removed", path.display()));
-        gone(&self.pending())?;
-        self.credentials.iter().try_for_each(|name| gone(&own.join(name)))?;
+        forget(&self.pending())?;
+        self.credentials.iter().try_for_each(|name| forget(&own.join(name)))?;
         reached("credentials removed");
-        gone(&own.join(ATTEMPT))?;
+        forget(&own.join(ATTEMPT))?;
         // If an operator has put another file into the directory, this fails, and the file and the directory stay.
         let _ = std::fs::remove_dir(own);
         Ok(())
     }
 
-    /// Whether the store says that this host has used this attempt's ticket.
-    pub(super) fn is_of(&self, grant: &Grant) -> bool {
-        let used = Grant { ticket: self.ticket.clone(), host: Some(self.host.clone()), is_ending: false };
-        *grant == used
+    /// The exit's grant once this host has used this attempt's ticket.
+    pub(super) fn grant(&self) -> Grant {
+        Grant { ticket: self.ticket.clone(), host: Some(self.host.clone()), is_ending: false }
     }
 
     fn keep(&self, unfinished: Option<Vec<String>>) -> anyhow::Result<()> {

@@ -9,12 +9,12 @@ use etcd_client::{Client, Compare, CompareOp, DeleteOptions, Txn, TxnOp};
 use ipnet::IpNet;
 use warren_config::{ClientsImport, counted, ipv4_pool, ipv6_pool, load_exit};
 use warren_fleet_link::{ExitId, Pools};
-use warren_host::durable_file::{remove, remove_abandoned};
+use warren_host::durable_file::remove_abandoned;
 use warren_session::clients::ClientRegistry;
 
 use super::attempt::check_not_joining;
 use super::bring::{misplaced, own_registry};
-use super::files::{forget_attempt, forget_exits_file, lock, write_config};
+use super::files::{forget, forget_attempt, forget_exits_file, lock, write_config};
 use super::{print, warning_of_open_store};
 use crate::config::{FleetConfig, StoreConfig, exit_toml, is_there};
 use crate::exits::Member;
@@ -164,8 +164,7 @@ async fn complete(
     write_config(directories.config, config)?;
     reached("configuration written");
     if !begun.is_ended().await {
-        let path = FleetConfig::path(directories.config);
-        remove(&path).with_context(|| format!("{} cannot be removed", path.display()))?;
+        forget(&FleetConfig::path(directories.config))?;
         return Err(BegunAgain.into());
     }
     Ok(count)

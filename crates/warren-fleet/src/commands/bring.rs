@@ -15,7 +15,7 @@ use warren_config::{client_address, counted, load_clients, load_exit};
 use warren_fleet_link::Pools;
 use warren_session::PublicKey;
 use warren_session::clients::{
-    Client, ClientRegistry, Forward, ForwardProtocol, Invitation, RemovedKey, RowChange, RowId,
+    Client, ClientRegistry, Forward, ForwardProtocol, Invitation, RemovedKey, RowChange, RowId, overlap,
 };
 
 use crate::config::{exit_toml, is_there};
@@ -158,7 +158,9 @@ impl<'a> Fleet<'a> {
                 }
                 RowChange::Removed { removed: Some(removed), .. } => {
                     collisions.extend(self.removal_collides(&removed));
-                    news.extend(Some(removed.into()).filter(|row: &RowChange| !self.rows.has(row.id())));
+                    if !self.rows.has(RowId::Removed(removed.public_key)) {
+                        news.push(removed.into());
+                    }
                 }
                 RowChange::Invitation { invitation: Some(invitation), .. } if self.lacks(&invitation) => {
                     collisions.extend(self.invitation_collides(&invitation));
@@ -183,9 +185,12 @@ impl<'a> Fleet<'a> {
 
     /// Why the fleet cannot take a client, in a sentence for each reason.
     fn collisions(&self, own: &Client) -> Vec<String> {
-        let of_keys = self.collisions_of_identity(own).into_iter();
-        let all = of_keys.chain(self.collisions_of_addresses(own)).chain(self.collisions_of_forwards(own));
-        all.map(|collision| format!("client {}: {collision}", own.name)).collect()
+        let all = [
+            self.collisions_of_identity(own),
+            self.collisions_of_addresses(own),
+            self.collisions_of_forwards(own),
+        ];
+        all.iter().flatten().map(|collision| format!("client {}: {collision}", own.name)).collect()
     }
 
     fn collisions_of_identity(&self, own: &Client) -> Vec<String> {
@@ -209,7 +214,7 @@ impl<'a> Fleet<'a> {
                     .to_owned(),
             );
         }
-        for key in [Some(own.public_key), own.next_public_key].into_iter().flatten() {
+        for key in own.keys() {
             if rows.has(RowId::Removed(key)) {
                 found.push(format!("its key {key} was removed in the fleet; remove the client here, too, or give it another key"));
             }
@@ -338,20 +343,17 @@ impl<'a> Fleet<'a> {
 
 /// The settings in which two clients with the same key differ. Dates and sticky addresses are not settings.
 fn differences(one: &Client, other: &Client) -> Vec<&'static str> {
-    let texts = |client: &Client| {
-        let networks: BTreeSet<IpNet> = client.prefixes.iter().copied().collect();
-        let forwards: BTreeSet<String> = client.forwards.iter().map(Forward::to_string).collect();
-        (networks, forwards)
-    };
-    let [(networks, forwards), (other_networks, other_forwards)] = [texts(one), texts(other)];
+    let networks = |client: &Client| -> BTreeSet<IpNet> { client.prefixes.iter().copied().collect() };
+    let forwards =
+        |client: &Client| -> BTreeSet<String> { client.forwards.iter().map(Forward::to_string).collect() };
     [
         ("name", one.name == other.name),
         ("next key", one.next_public_key == other.next_public_key),
         ("WireGuard settings", one.wireguard == other.wireguard),
         ("static addresses", one.static_lease() == other.static_lease()),
-        ("networks", networks == other_networks),
+        ("networks", networks(one) == networks(other)),
         ("rate limit", one.rate_limit == other.rate_limit),
-        ("forwards", forwards == other_forwards),
+        ("forwards", forwards(one) == forwards(other)),
         ("state (one of the two is disabled)", one.disabled == other.disabled),
     ]
     .into_iter()
@@ -361,10 +363,6 @@ fn differences(one: &Client, other: &Client) -> Vec<&'static str> {
 
 fn is_used(row: &RowChange) -> bool {
     matches!(row, RowChange::Invitation { invitation: Some(invitation), .. } if invitation.used_by.is_some())
-}
-
-fn overlap(one: &IpNet, other: &IpNet) -> bool {
-    one.contains(other) || other.contains(one)
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ pub(crate) fn begin_exits_file(directories: &Directories<'_>) -> anyhow::Result<
     }
     let content = br#"{"answered":null,"revision":0,"unsent":[],"must_hear":true}"#;
     write_atomic(&path, content, 0o600).with_context(|| format!("{} cannot be written", path.display()))?;
-    remove(&aside(&path)).with_context(|| format!("{} cannot be removed", aside(&path).display()))
+    forget(&aside(&path))
 }
 
 /// Removes the exit's `fleet.json`. In another fleet, the exit would send the changes that were meant for the old fleet.
@@ -141,10 +141,16 @@ pub(crate) fn begin_exits_file(directories: &Directories<'_>) -> anyhow::Result<
 /// If it cannot be removed.
 pub(crate) fn forget_exits_file(directories: &Directories<'_>) -> anyhow::Result<()> {
     let path = exits_file(directories)?;
-    for path in [&aside(&path), &path] {
-        remove(path).with_context(|| format!("{} cannot be removed", path.display()))?;
-    }
-    Ok(())
+    forget(&aside(&path))?;
+    forget(&path)
+}
+
+/// Removes a file, if it exists.
+///
+/// # Errors
+/// If it cannot be removed.
+pub(crate) fn forget(path: &Path) -> anyhow::Result<()> {
+    remove(path).with_context(|| format!("{} cannot be removed", path.display()))
 }
 
 /// Removes the file of an earlier `join`, because this host begins a fleet of its own. The file names another membership.
@@ -152,8 +158,7 @@ pub(crate) fn forget_exits_file(directories: &Directories<'_>) -> anyhow::Result
 /// # Errors
 /// If it cannot be removed.
 pub(crate) fn forget_attempt(configuration: &Path) -> anyhow::Result<()> {
-    let path = credentials_directory(configuration).join(ATTEMPT);
-    remove(&path).with_context(|| format!("{} cannot be removed", path.display()))
+    forget(&credentials_directory(configuration).join(ATTEMPT))
 }
 
 /// Writes `fleet.toml`.

@@ -31,9 +31,9 @@ use crate::meta::Meta;
 use crate::planted::reached;
 use crate::run::Directories;
 use crate::snapshot::StateDirectory;
-use crate::store::{ANSWER_TIMEOUT, StoreOptions, Transact as _, get, in_words, is_denied, pairs_of};
+use crate::store::{ANSWER_TIMEOUT, StoreOptions, Transact as _, get, in_words, is_refused, pairs_of};
 use crate::transaction::Expected;
-use crate::users::{self, Grant};
+use crate::users;
 
 /// `warren fleet join`.
 #[derive(Args, Clone, Debug)]
@@ -82,8 +82,8 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
         settle_earlier(&directories).await?;
     }
     let files = Files::of(directories.config, &ticket, attempt.is_again)?;
-    let meta = take_place(&ticket, &attempt, (&files, is_named), brought.as_ref()).await?;
-    finish(&attempt, (is_named, brought.is_some()), &directories)?;
+    let meta = take_place(&ticket, &attempt, &files, is_named, brought.as_ref()).await?;
+    finish(&attempt, is_named, brought.is_some(), &directories)?;
     let config = files.config;
     if arguments.json {
         return print_json(&Joined { fleet: &config.fleet, exit: &config.exit, pools: &meta.pools });
@@ -148,7 +148,8 @@ fn summary(own: &ClientRegistry) -> String {
 /// An exit that has brought its clients serves them at once, because the fleet has them.
 fn finish(
     attempt: &Attempt,
-    (is_named, brings): (bool, bool),
+    is_named: bool,
+    brings: bool,
     directories: &Directories<'_>,
 ) -> anyhow::Result<()> {
     if !is_named {
@@ -169,7 +170,8 @@ fn finish(
 async fn take_place(
     ticket: &Ticket,
     attempt: &Attempt,
-    (files, is_named): (&Files, bool),
+    files: &Files,
+    is_named: bool,
     brought: Option<&ClientRegistry>,
 ) -> anyhow::Result<Meta> {
     let refused = |error| {
@@ -200,7 +202,7 @@ async fn take_place(
     if !is_named && let Err(error) = attempt.begin(files) {
         return Err(if attempt.is_again { unknown(error) } else { refused(error) });
     }
-    match use_up(&options, client, ticket, (attempt, brought.is_some())).await {
+    match use_up(&options, client, ticket, attempt, brought.is_some()).await {
         Used::ByThisHost => {
             reached("ticket used");
             if let Some(own) = brought {
@@ -248,7 +250,7 @@ async fn settle_earlier(directories: &Directories<'_>) -> anyhow::Result<()> {
     if !has_joined {
         return earlier.undo();
     }
-    finish(&earlier, (false, false), directories)?;
+    finish(&earlier, false, false, directories)?;
     bail!(
         "an earlier `warren fleet join` with another ticket has made this host the exit {} of fleet {:?} before it was ended, and {} is written \
          now; leave that fleet with `warren fleet leave` first",
@@ -270,8 +272,8 @@ async fn has_joined(config: &FleetConfig, earlier: &Attempt) -> anyhow::Result<b
         users::granted(&mut client, &config.keys(), &config.exit).await
     };
     match granted.await {
-        Ok(granted) => Ok(granted.is_some_and(|granted| earlier.is_of(&granted.grant))),
-        Err(error) if is_void(&error) => Ok(false),
+        Ok(granted) => Ok(granted.is_some_and(|granted| granted.grant == earlier.grant())),
+        Err(error) if is_refused(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -291,7 +293,7 @@ async fn look(options: &StoreOptions, ticket: &Ticket) -> Result<(Client, Meta),
         let meta = meta.with_context(|| format!("the store no longer has the fleet {:?}", ticket.fleet))?;
         anyhow::Ok((client, meta))
     };
-    looked.await.map_err(|error| match is_void(&error) {
+    looked.await.map_err(|error| match is_refused(&error) {
         true => Looked::Void(anyhow!(
             "the store does not know this ticket's user any more, because the ticket has expired or is void; get another one with \
              `warren fleet ticket {}`",
@@ -299,11 +301,6 @@ async fn look(options: &StoreOptions, ticket: &Ticket) -> Result<(Client, Meta),
         )),
         false => Looked::Failed(error),
     })
-}
-
-/// Whether the store has refused a user, which it does once the user is removed.
-fn is_void(error: &anyhow::Error) -> bool {
-    is_denied(error) || format!("{error:#}").contains("authentication failed")
 }
 
 /// The outcome of redeeming a ticket.
@@ -322,12 +319,13 @@ async fn use_up(
     options: &StoreOptions,
     mut client: Client,
     ticket: &Ticket,
-    (attempt, brings): (&Attempt, bool),
+    attempt: &Attempt,
+    brings: bool,
 ) -> Used {
     let keys = Keys::new(&ticket.fleet);
     let mut tries = 0;
     loop {
-        let trying = try_to_use_up(&mut client, &keys, ticket, (attempt, brings));
+        let trying = try_to_use_up(&mut client, &keys, ticket, attempt, brings);
         let tried = timeout(ANSWER_TIMEOUT * 5, trying).await;
         let error = match tried.context("the store does not answer").and_then(|tried| tried) {
             Ok(used) => return used,
@@ -348,13 +346,14 @@ async fn try_to_use_up(
     client: &mut Client,
     keys: &Keys,
     ticket: &Ticket,
-    (attempt, brings): (&Attempt, bool),
+    attempt: &Attempt,
+    brings: bool,
 ) -> anyhow::Result<Used> {
     let (key, member) = (ticket.key(keys), keys.name(&Key::Member(ticket.exit.clone())));
     let grant = keys.grant(&ticket.exit);
     // An exit of this name may have been removed earlier.
     let removed = keys.name(&Key::RemovedExit(ticket.exit.clone()));
-    let used = Grant { ticket: ticket.digest(), host: Some(attempt.host.clone()), is_ending: false };
+    let used = attempt.grant();
     let joining = Member { brings, ..attempt.member()? };
     let compares = [
         Compare::version(key.as_str(), CompareOp::Greater, 0),

@@ -22,7 +22,7 @@ use warren_session::PublicKey;
 use warren_session::clients::{ClientRegistry, RowChange, RowId};
 
 use super::attempt::host_of_join;
-use super::files::{forget_credentials, forget_exits_file, lock, owed_changes, write};
+use super::files::{forget, forget_credentials, forget_exits_file, lock, owed_changes, write};
 use super::{Connected, connect, print, roster};
 use crate::config::{FleetConfig, exit_toml, is_absent, is_there};
 use crate::exits::{Member, Removed};
@@ -32,7 +32,7 @@ use crate::membership::leaving;
 use crate::planted::reached;
 use crate::run::Directories;
 use crate::snapshot::{Owner, StateDirectory};
-use crate::store::{Transact as _, get, in_words, read_all};
+use crate::store::{Transact as _, ended, get, in_words, read_all};
 use crate::transaction::Expected;
 use crate::users::{self, user_name};
 
@@ -257,7 +257,7 @@ fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
     reached("copy removed");
     // Otherwise, an exit that joins another fleet would refuse that fleet's roster because of this roster.
     let roster = roster::file_of_exit(directories.state);
-    remove(&roster).with_context(|| format!("{} cannot be removed", roster.display()))?;
+    forget(&roster)?;
     forget_exits_file(directories)?;
     let secrets = forget_credentials(directories.config, &config.store)?;
     remove_abandoned(directories.config);
@@ -289,8 +289,7 @@ fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
         kept.clients.display(),
     ))?;
     // The file is removed last, so that the next steps are printed at least once.
-    let file = directories.config.join(KEPT);
-    remove(&file).with_context(|| format!("{} cannot be removed", file.display()))
+    forget(&directories.config.join(KEPT))
 }
 
 /// Reads everything in the store. Refuses another fleet of the same name, because this exit does not belong to it.
@@ -324,10 +323,8 @@ async fn take_out(
     if host.is_some() && host != own_host {
         return Ok(" Another host has joined the fleet under this name, and stays in it.".to_owned());
     }
-    let [member, removed] = [Key::Member(config.exit.clone()), Key::RemovedExit(config.exit.clone())]
-        .map(|key| fleet.keys.name(&key));
-    let removed = get(&mut fleet.client, &removed).await?.and_then(|pair| pair.removed());
-    let member = get(&mut fleet.client, &member).await?;
+    let removed = ended(&mut fleet.client, &fleet.keys, &config.exit).await?;
+    let member = get(&mut fleet.client, &fleet.keys.name(&Key::Member(config.exit.clone()))).await?;
     let has_newer_ticket = granted
         .as_ref()
         .is_some_and(|granted| granted.grant.host.is_none() && !granted.grant.ticket.is_empty());

@@ -169,14 +169,17 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         new.connect_any().await.context("the ticket would not work, so none was made")?;
     }
     // `grant` checks this again. Here, the refusal comes before any warning.
-    check_stopped(&mut fleet, &exit).await?;
+    let was_removed = check_stopped(&mut fleet, &exit).await? > 0;
     let mut admin = arguments.admin.connect(&fleet).await?;
     // Without the right to make users, nothing may be written: the grant of an exit that has left says that its user must be removed.
     let looked = users::is_there(&admin, &user).await;
     looked.with_context(|| cannot_make(&user))?;
     let is_member = Key::Member(exit.clone());
     let is_member = !in_words(fleet.client.get(fleet.keys.name(&is_member), None).await)?.kvs().is_empty();
-    if !is_member && identity.is_some() && was_used(&mut fleet, &exit).await? {
+    if !is_member
+        && identity.is_some()
+        && (was_removed || users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some())
+    {
         tracing::warn!(
             "{exit} has been an exit or had a ticket before, and every certificate that was made for {user} opens the store again from now on; \
              if another host may still have one, run `warren fleet remove {exit}` now, and choose another name"
@@ -223,12 +226,6 @@ async fn check_stopped(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<i
         );
     }
     Ok(removed.map_or(0, |removed| removed.at))
-}
-
-/// Whether an exit of this name was removed or has left, or an earlier ticket for it was made.
-async fn was_used(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<bool> {
-    let is_removed = ended(&mut fleet.client, &fleet.keys, exit).await?.is_some();
-    Ok(is_removed || users::granted(&mut fleet.client, &fleet.keys, exit).await?.is_some())
 }
 
 /// Puts a ticket into the store. Voids an earlier one for the same exit.

@@ -353,7 +353,7 @@ fn a_host_learns_after_a_recovery_that_another_one_has_its_name() {
         let found = Found { began: 60, membership: Some(9), joined, ..crate::returned::tests::found() };
         let basis = Basis::of_link(&position, &meta, &found);
         let removed = removed.map(|removed| (me.clone(), removed)).into_iter().collect();
-        BesideRows { removed, ..BesideRows::default() }.replacement(&me, own, (&found, basis))
+        BesideRows { removed, ..BesideRows::default() }.replacement(&me, own, &found, basis)
     };
     let replacement = |removed, own, revision| replacement_of(removed, own, revision, 0);
     let ended = |membership| Removed { membership, removal: Some(Removal::default()), ..left(80) };

@@ -2,7 +2,7 @@
 
 use warren_fleet_link::ExitId;
 
-use super::{ReadExits, Transact, get};
+use super::{ReadExits, Transact};
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
 use crate::meta::{Found, Meta};
@@ -21,7 +21,7 @@ pub(crate) struct Recovering<'a, S> {
 /// Another recovery has begun or ended.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "somebody else recovers the store now, or has just done so; `warren fleet status` shows whether the exits use it"
+    "somebody else is recovering the store, or has just done so; `warren fleet status` shows whether the exits use it"
 )]
 pub(crate) struct Overtaken;
 
@@ -52,11 +52,17 @@ impl<'a, S: Transact> Recovering<'a, S> {
     /// # Errors
     /// If one has, or the store does not answer.
     pub(crate) async fn check(&mut self) -> anyhow::Result<()> {
+        let transaction = self.guarded(Transaction::default());
+        self.store.transact(&transaction).await?.ok_or(Overtaken)?;
+        Ok(())
+    }
+
+    /// Adds the condition that no other recovery has begun or ended.
+    fn guarded(&self, mut transaction: Transaction) -> Transaction {
         let ((agreement, before), (mark, began)) = (&self.agreement, &self.mark);
-        let is_same =
-            get(self.store, agreement).await?.is_some_and(|pair| pair.value.as_ref() == Some(before));
-        let is_latest = get(self.store, mark).await?.is_some_and(|pair| pair.modified == *began);
-        if is_same && is_latest { Ok(()) } else { Err(Overtaken.into()) }
+        transaction.expected.insert(agreement.clone(), Expected::Value(before.clone()));
+        transaction.expected.insert(mark.clone(), Expected::Modified(*began));
+        transaction
     }
 
     /// Ends the recovery: begins a new epoch, so that all links learn that the store was recovered. In the same transaction, deletes what
@@ -87,10 +93,7 @@ impl<S: Transact> Transact for Recovering<'_, S> {
     }
 
     async fn transact(&mut self, transaction: &Transaction) -> anyhow::Result<Option<i64>> {
-        let ((agreement, before), (mark, began)) = (&self.agreement, &self.mark);
-        let mut transaction = transaction.clone();
-        transaction.expected.insert(agreement.clone(), Expected::Value(before.clone()));
-        transaction.expected.insert(mark.clone(), Expected::Modified(*began));
+        let transaction = self.guarded(transaction.clone());
         let done = self.store.transact(&transaction).await?;
         if done.is_none() {
             self.check().await?;

@@ -49,7 +49,7 @@ pub(crate) async fn replay(
     }
     if found.membership.is_some()
         && found.membership != position.membership
-        && let Some(replaced) = beside.replacement(me, position.membership, (found, basis))
+        && let Some(replaced) = beside.replacement(me, position.membership, found, basis)
     {
         return Ok(Err(replaced));
     }

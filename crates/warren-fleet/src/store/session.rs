@@ -17,7 +17,10 @@ use warren_config::sentence;
 use warren_fleet_link::ExitId;
 
 use super::replay::{Returning, replay};
-use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, get, in_words, is_denied, read_pages};
+use super::{
+    ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, ended, find, in_words, is_denied, is_refused,
+    read_pages,
+};
 use crate::exits::{Member, Removed};
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
@@ -52,7 +55,7 @@ pub(crate) struct Setup {
     pub(crate) rows: Arc<Rows>,
     /// The copy's other content, which is replayed in the same way.
     pub(crate) beside_rows: BesideRows,
-    /// Whether the exit was removed, and stops serving.
+    /// Whether the exit was removed, has stopped serving, and cannot forget its removal in a restart.
     pub(crate) has_stopped: bool,
     /// The lease that the exit has, or 0.
     pub(crate) lease: Arc<AtomicI64>,
@@ -266,30 +269,27 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     connection.run(watch, commands).await
 }
 
-/// Adds what it may mean that the store refuses the exit's user.
+/// If the store refuses the exit's user, adds what that may mean.
 fn explained(error: anyhow::Error) -> anyhow::Error {
-    // Without certificates, etcd does not even let an unknown user log in.
-    if is_denied(&error) || format!("{error:#}").contains("authentication failed") {
-        return error.context(
+    match is_refused(&error) {
+        true => error.context(
             "the store refuses this exit's user; if this exit was removed from the fleet, run `warren fleet leave` here",
-        );
+        ),
+        false => error,
     }
-    error
 }
 
 /// The removal of this exit from its present membership, if its user may read nothing else any more (`users::confine`). Confirms the
 /// removal once the exit has stopped.
 async fn own_removal(client: &mut Client, setup: &Setup) -> anyhow::Result<Option<Removed>> {
-    let key = setup.keys.name(&Key::RemovedExit(setup.me.clone()));
-    let read = timeout(ANSWER_TIMEOUT, get(client, &key)).await.context("it does not answer")?;
-    let pair = match read {
+    let read = timeout(ANSWER_TIMEOUT, ended(client, &setup.keys, &setup.me)).await;
+    let removed = match read.context("it does not answer")? {
         // The user was removed.
         Err(error) if is_denied(&error) => return Ok(None),
         read => read?,
     };
     let own = setup.membership();
-    let is_own = |removed: &Removed| removed.must_stop() && !removed.is_of_another(own);
-    let removed = pair.and_then(|pair| pair.removed()).filter(is_own);
+    let removed = removed.filter(|removed| removed.stops(own));
     if removed.is_some() && setup.has_stopped {
         confirm_removal(client, &setup.keys, &setup.me, own).await?;
     }
@@ -394,7 +394,7 @@ impl Connection {
         // The exit is told of its removal at once, because its etcd user will soon be removed.
         let own = pairs.iter().filter(|pair| pair.key == self.removed.as_bytes());
         let mut own = own.filter_map(Pair::removed);
-        let is_removed = own.any(|it: Removed| it.must_stop() && !it.is_of_another(self.membership));
+        let is_removed = own.any(|removed: Removed| removed.stops(self.membership));
         tell(&self.report, FromStore::Events { revision, pairs }).await?;
         match is_removed {
             true => Err(Ended::Refused(Mismatch::Removed { must_stop: true }, None)),

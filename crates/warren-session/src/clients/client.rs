@@ -93,7 +93,7 @@ impl Client {
     }
 
     /// The current key and, if set, the next one.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = PublicKey> {
+    pub fn keys(&self) -> impl Iterator<Item = PublicKey> {
         [Some(self.public_key), self.next_public_key].into_iter().flatten()
     }
 

@@ -213,7 +213,7 @@ fn addresses(client: &Client) -> impl Iterator<Item = IpAddr> {
     client.static_lease().addresses().chain(client.sticky_lease().addresses())
 }
 
-/// Whether two networks have an address in common.
-pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
+/// Whether two networks have an address in common. They never overlap in part: one contains the other, or they have none in common.
+pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }

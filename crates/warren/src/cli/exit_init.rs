@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_quic::key::{PrivateKey, PublicKey};
+use warren_session::clients::overlap;
 
 use super::args::ExitInitArgs;
 use super::fleet::{self, Joined};
@@ -262,7 +263,7 @@ fn create(path: &Path, content: &[u8], mode: u32) -> anyhow::Result<()> {
 /// nevertheless.
 fn warn_of_overlaps(args: &ExitInitArgs, taken: &[IpNet]) {
     for chosen in [args.ipv4.map(IpNet::V4), args.ipv6.map(IpNet::V6)].into_iter().flatten() {
-        if let Some(network) = taken.iter().find(|network| prefixes::overlap(network, &chosen)) {
+        if let Some(network) = taken.iter().find(|network| overlap(network, &chosen)) {
             output::warn(format!("the inner prefix {chosen} overlaps {network}, which this host uses"));
         }
     }

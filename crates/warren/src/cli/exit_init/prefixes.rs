@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use warren_session::clients::overlap;
 
 /// The prefix length of the IPv4 pool. Such a network has addresses for 4,093 clients, and 10.0.0.0/8 contains 4,096 of them.
 const IPV4_PREFIX_LENGTH: u8 = 20;
@@ -34,12 +35,6 @@ pub(super) fn draw_ipv6(mut random: impl FnMut() -> anyhow::Result<u64>) -> anyh
     let global_id = (0xfd << 56) | ((random()? >> 8) & !SUBNET_BITS);
     let network = u128::from(global_id) << 64;
     Ok(Ipv6Net::new_assert(Ipv6Addr::from(network), 64))
-}
-
-/// Whether two networks share an address.
-pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
-    // Two prefixes never overlap in part: either one contains the other, or they have no address in common.
-    one.contains(other) || other.contains(one)
 }
 
 #[cfg(test)]
