@@ -27,8 +27,8 @@ const HEAD_START: Duration = Duration::from_millis(1_500);
 /// If an exit has announced a restart or a drain, it is tried after all others for this long.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
 
-/// How long an exit that has refused this client for good is not tried, so that the client works again without a command once an
-/// operator has enabled it.
+/// How long an exit that has refused this client for good is not tried, and how often a client that all exits have refused asks again.
+/// So the client works again without a command once an operator has enabled it.
 pub(crate) const ASK_AGAIN_AFTER: Duration = Duration::from_secs(300);
 
 /// How long a client that has found another exit does not return to an exit that has refused it for good. A return outside a fleet

@@ -56,8 +56,10 @@ impl Lockdown {
         directory: &DaemonDirectory,
     ) -> anyhow::Result<Self> {
         let roster_has_names = fleet.has_names();
-        // A closed kill switch stays closed, even if the profile no longer asks for one.
-        if !profile.kill_switch.enabled && !is_closed(directory)? {
+        // A closed kill switch stays closed, even if the profile no longer asks for one. If an earlier daemon has opened it only because
+        // this host was on a trusted network, it is closed again, because this host may have left that network since.
+        let must_close = profile.kill_switch.enabled || directory.has_opened_at_home();
+        if !must_close && !is_closed(directory)? {
             return Ok(Self { roster_has_names, ..Self::default() });
         }
         // The first version of the table already allows all known addresses, because each later change of the table takes time.

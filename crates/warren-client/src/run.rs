@@ -109,17 +109,12 @@ pub async fn client_run(
     outcome
 }
 
-/// Closes the kill switch if the profile asks for one, or keeps it closed. An earlier daemon may have opened it only because this
-/// host was on a trusted network. This host may have left that network since, so it is closed again, and opens once the network
-/// was recognised.
+/// Closes the kill switch if the profile asks for one, or keeps it closed, and forgets that an earlier daemon has opened it at home.
 async fn lock_down(
     profile: &ClientProfile,
     fleet: &Fleet,
     directory: &DaemonDirectory,
 ) -> anyhow::Result<Lockdown> {
-    if directory.has_opened_at_home() {
-        kill_switch::close_before_start(profile, fleet, directory).await?;
-    }
     let lockdown = Lockdown::of(profile, fleet, directory).await?;
     directory.forget_opened_at_home()?;
     Ok(lockdown)

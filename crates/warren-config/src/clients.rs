@@ -163,32 +163,24 @@ fn read(path: &Path) -> Result<file::ConfigText, ConfigError> {
 /// Takes the lock for changing the registry. A command holds it for one change, a running exit for its lifetime.
 /// Creates the registry's directory for its owner alone if it is missing.
 pub fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, ConfigError> {
-    let lock = with_suffix(path, ".lock");
     make_clients_directory(path)?;
-    match LockFile::acquire(&lock, wait) {
-        Ok(Some(held)) => {
-            // Only the holder of the lock writes, so all temporary files are left over from interrupted writes.
-            path.parent().into_iter().for_each(storage::remove_leftovers);
-            Ok(held)
-        }
-        Ok(None) => Err(ConfigError::of_file(
-            &lock,
+    let Some(held) = lock_beside(path, wait)? else {
+        return Err(ConfigError::of_file(
+            &with_suffix(path, ".lock"),
             "is held by a running exit or another command; wait for it to end and try again",
-        )),
-        Err(error) => {
-            let sentence = format!("cannot be locked: {}; check its directory", describe(&error));
-            Err(ConfigError::of_file(&lock, sentence))
-        }
-    }
+        ));
+    };
+    // Only the holder of the lock writes, so all temporary files are left over from interrupted writes.
+    path.parent().into_iter().for_each(storage::remove_leftovers);
+    Ok(held)
 }
 
-/// Takes the lock for the file at [`staged_path`], which names no command. A command holds it from writing the file until the exit
-/// has answered. `None` if another command still holds it after `wait`.
+/// Takes the lock beside a file: `FILE.lock`. `None` if another process still holds it after `wait`.
 ///
 /// # Errors
 /// When the lock's file cannot be made.
-pub fn lock_staged(clients: &Path, wait: Duration) -> Result<Option<LockFile>, ConfigError> {
-    let lock = with_suffix(&staged_path(clients), ".lock");
+pub fn lock_beside(file: &Path, wait: Duration) -> Result<Option<LockFile>, ConfigError> {
+    let lock = with_suffix(file, ".lock");
     LockFile::acquire(&lock, wait).map_err(|error| {
         let sentence = format!("cannot be locked: {}; check its directory", describe(&error));
         ConfigError::of_file(&lock, sentence)

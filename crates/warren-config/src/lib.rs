@@ -50,7 +50,7 @@ mod wording;
 
 pub use client_name::{derived_name, free_name, proposed_name};
 pub use clients::{
-    ClientStore, ClientsImport, clients_text, load_clients, lock_clients, lock_staged,
+    ClientStore, ClientsImport, clients_text, load_clients, lock_beside, lock_clients,
     make_clients_directory, staged_path, store_path,
 };
 pub use dns::{DnsSettings, domain_of};

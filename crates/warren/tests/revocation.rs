@@ -109,12 +109,12 @@ fn flows_of_a_client_that_is_offline_are_forgotten_when_it_loses_its_address() {
     other.up();
     let kept = Visit::hold_udp(&second, service);
     assert!(kept.is_answered());
-    let others = inner_ipv4(&other);
+    let others = other.inner_ipv4();
     // Each client opens a flow and disconnects. Its flow stays, because it may come back.
     let mut left_by = |name: &str| {
         let client = Client::with(&net, &exit.enrol(name));
         client.up();
-        let inner = inner_ipv4(&client);
+        let inner = client.inner_ipv4();
         assert!(Visit::hold_udp(&net.client, service).is_answered());
         client.down();
         inner
@@ -309,11 +309,6 @@ fn count_arrivals(internet: &Namespace) {
 
 fn arrivals(net: &Net) -> Vec<u64> {
     packets_counted(&net.internet.host.sh("nft list table inet seen").ok())
-}
-
-fn inner_ipv4(client: &Client<'_>) -> Ipv4Addr {
-    let address = client.inner_addresses().0.as_str().unwrap().to_owned();
-    address.split('/').next().unwrap().parse().unwrap()
 }
 
 /// The number of flows from an inner address in the exit's connection tracking.

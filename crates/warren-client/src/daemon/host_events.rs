@@ -107,8 +107,10 @@ impl Daemon {
         let decision = self.on_demand.decide(now, seen);
         tracing::debug!(?current, ?seen, ?decision, "looked at the network");
         match decision {
-            Decision::Stay if self.on_demand.stays_resting(now, seen) => self.take_down().await,
-            Decision::Stay => Ok(()),
+            Decision::Stay => match self.on_demand.stays_resting(now, seen) {
+                true => self.take_down().await,
+                false => Ok(()),
+            },
             Decision::Rest(name) => self.rest(name).await,
             Decision::GoOn => {
                 // A failure is in the status, and the next check tries again.

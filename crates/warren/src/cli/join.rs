@@ -388,16 +388,19 @@ mod tests {
         assert_eq!(files(directory.path()), 2);
     }
 
+    /// Joins with the invitation of this token. Returns the profile, its key, and what the command says.
+    fn join(directory: &Path, exit: PublicKey, token: u8) -> (PathBuf, PublicKey, String) {
+        let invited = invited(exit, token);
+        let joining = Joining::prepare(directory, &name(), &invited).unwrap();
+        let (profile, key) = (joining.profile.clone(), joining.key.public());
+        (profile, key, joining.finish(&name(), &invited).unwrap())
+    }
+
     #[test]
     fn another_invitation_keeps_the_settings_of_before() {
         let directory = tempfile::tempdir().unwrap();
         let exit = exit();
-        let join = |token: u8| {
-            let invited = invited(exit, token);
-            let joining = Joining::prepare(directory.path(), &name(), &invited).unwrap();
-            let (profile, key) = (joining.profile.clone(), joining.key.public());
-            (profile, key, joining.finish(&name(), &invited).unwrap())
-        };
+        let join = |token| join(directory.path(), exit, token);
         let (profile, ..) = join(1);
         let edited = fs::read_to_string(&profile).unwrap() + "\n[kill_switch]\nenabled = true\n";
         fs::write(&profile, edited).unwrap();
@@ -420,14 +423,8 @@ mod tests {
     fn profile_is_missing_at_no_moment_while_another_invitation_replaces_it() {
         let directory = tempfile::tempdir().unwrap();
         let exit = exit();
-        let join = |token: u8| {
-            let invited = invited(exit, token);
-            let joining = Joining::prepare(directory.path(), &name(), &invited).unwrap();
-            let profile = joining.profile.clone();
-            joining.finish(&name(), &invited).unwrap();
-            profile
-        };
-        let profile = join(1);
+        let join = |token| join(directory.path(), exit, token);
+        let (profile, ..) = join(1);
         std::thread::scope(|scope| {
             let joins = scope.spawn(|| (2..40).for_each(|token| drop(join(token))));
             while !joins.is_finished() {

@@ -3,7 +3,6 @@
 mod waiting;
 
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -14,7 +13,7 @@ use self::waiting::Waiting;
 use super::args::RotateKeyArgs;
 use super::running_exit;
 use warren_config::storage::{self, LockFile};
-use warren_config::{ExitSettings, describe, load_exit};
+use warren_config::{ExitSettings, describe, load_exit, lock_beside};
 use warren_control::{AskError, Request, SerializableKey, ask};
 use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
@@ -27,14 +26,13 @@ use warren_daemon::output;
 /// given. When the file cannot be written, or the running exit does not answer.
 pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
     let file = directories.config.join("exit.toml");
-    let mut config = load_exit(&file)?;
     // Two commands at once could write different keys, and leave the running exit with other keys than the file.
     let _lock = match arguments.list {
         true => None,
-        false => Some(lock(&config).await?),
+        false => Some(lock(&load_exit(&file)?).await?),
     };
     // The command that held the lock until now may have changed the keys.
-    config = load_exit(&file)?;
+    let config = load_exit(&file)?;
     // This is checked before anything is written, because nothing may be changed if an exit with another configuration runs.
     let runs = running_exit::is_running(directories, &config).await?;
     if arguments.list {
@@ -48,17 +46,9 @@ pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) ->
 
 /// Takes the lock for changing the exit's keys.
 async fn lock(config: &ExitSettings) -> anyhow::Result<LockFile> {
-    let mut path = config.keys.file.clone().into_os_string();
-    path.push(".lock");
-    let path = PathBuf::from(path);
-    let acquired = {
-        let path = path.clone();
-        tokio::task::spawn_blocking(move || LockFile::acquire(&path, TIME_FOR_OTHER_COMMAND)).await?
-    };
-    let lock = acquired.map_err(|error| {
-        anyhow!("{} cannot be locked: {}; check its directory", path.display(), describe(&error))
-    })?;
-    lock.context(
+    let file = config.keys.file.clone();
+    let acquired = tokio::task::spawn_blocking(move || lock_beside(&file, TIME_FOR_OTHER_COMMAND)).await?;
+    acquired?.context(
         "another `warren exit rotate-key` is still running; nothing was changed; try again once it has ended",
     )
 }
@@ -246,17 +236,25 @@ fn write(config: &ExitSettings, keys: &[&PrivateKey]) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::cli::args::ExitInitArgs;
     use crate::cli::exit_init;
 
-    #[tokio::test]
-    async fn new_key_stands_before_the_old_one_until_that_is_retired() {
-        let directory = tempfile::tempdir().unwrap();
-        let directories = Directories::below(directory.path());
+    /// The directories of a new exit.
+    fn initialized(directory: &Path) -> Directories {
+        let directories = Directories::below(directory);
         let endpoint = Some("192.0.2.1".parse().unwrap());
         exit_init::run(&directories, &ExitInitArgs { endpoint, ipv4: None, ipv6: None, fleet: None })
             .unwrap();
+        directories
+    }
+
+    #[tokio::test]
+    async fn new_key_stands_before_the_old_one_until_that_is_retired() {
+        let directory = tempfile::tempdir().unwrap();
+        let directories = initialized(directory.path());
         let keys = || load_exit(&directories.config.join("exit.toml")).unwrap().public_keys();
         let rotate = async |retire| {
             run(&directories, &RotateKeyArgs { retire, ..RotateKeyArgs::default() })
@@ -277,10 +275,7 @@ mod tests {
     #[tokio::test]
     async fn two_commands_at_once_do_not_both_write_a_key() {
         let directory = tempfile::tempdir().unwrap();
-        let directories = Directories::below(directory.path());
-        let endpoint = Some("192.0.2.1".parse().unwrap());
-        exit_init::run(&directories, &ExitInitArgs { endpoint, ipv4: None, ipv6: None, fleet: None })
-            .unwrap();
+        let directories = initialized(directory.path());
         let config = || load_exit(&directories.config.join("exit.toml")).unwrap();
         let first = lock(&config()).await.unwrap();
         let arguments = RotateKeyArgs::default();

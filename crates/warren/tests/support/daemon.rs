@@ -1,5 +1,6 @@
 //! The warren binary on a host: commands that a person types, and daemons.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -393,6 +394,11 @@ impl<'net> Client<'net> {
     pub fn inner_addresses(&self) -> (Value, Value) {
         let session = &self.status().0["session"];
         (session["ipv4"].clone(), session["ipv6"].clone())
+    }
+
+    /// The client's inner IPv4 address, without its prefix length.
+    pub fn inner_ipv4(&self) -> Ipv4Addr {
+        self.inner_addresses().0.as_str().unwrap().split('/').next().unwrap().parse().unwrap()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use warren_session::client::Stop;
 use warren_session::goodbye::Goodbye;
 
-use crate::exits::ASK_AGAIN_AFTER as ASK_EVERY;
+use crate::exits::ASK_AGAIN_AFTER;
 use warren_config::WhenRefused;
 use warren_control::status::{RefusedStatus, State};
 use warren_daemon::daemon_directory::DaemonDirectory;
@@ -119,7 +119,7 @@ impl Refusal {
     /// Records that every exit has refused for good.
     pub(super) fn refuse(&mut self, now: Instant, reason: Goodbye, sentence: String) {
         // After `Replaced`, asking would take the session from the host that has it now, and that host would take it back.
-        let ask_at = (reason != Goodbye::Replaced).then(|| now + ASK_EVERY);
+        let ask_at = (reason != Goodbye::Replaced).then(|| now + ASK_AGAIN_AFTER);
         self.is_first_try = false;
         self.refused = Some(Refused { reason, sentence, ask_at });
     }
@@ -133,7 +133,7 @@ impl Refusal {
     pub(super) fn sentences(&self) -> Option<(&str, String)> {
         let Refused { sentence, ask_at, .. } = self.refused.as_ref()?;
         let again = match ask_at {
-            Some(_) => format!("; the exit is asked again every {} min", ASK_EVERY.as_secs() / 60),
+            Some(_) => format!("; the exit is asked again every {} min", ASK_AGAIN_AFTER.as_secs() / 60),
             None => String::new(),
         };
         Some((sentence, again))
@@ -148,7 +148,7 @@ impl Refusal {
     pub(in crate::daemon) fn asking(&mut self, now: Instant) -> bool {
         let Some(refused) = &mut self.refused else { return false };
         // `None` stays `None`, because after `Replaced` the exits are asked only when a person wants that.
-        refused.ask_at = refused.ask_at.map(|_| now + ASK_EVERY);
+        refused.ask_at = refused.ask_at.map(|_| now + ASK_AGAIN_AFTER);
         true
     }
 
@@ -232,7 +232,7 @@ mod tests {
         let (mut refusal, now) = (refusal(), Instant::now());
 
         refusal.refuse(now, Goodbye::Revoked, "revoked".to_owned());
-        assert_eq!(refusal.asking_due(), Some(now + ASK_EVERY));
+        assert_eq!(refusal.asking_due(), Some(now + ASK_AGAIN_AFTER));
         assert!(refusal.follow(WhenRefused::Closed));
 
         refusal.refuse(now, Goodbye::Replaced, "replaced".to_owned());

@@ -10,7 +10,7 @@ use super::store::ClientStore;
 use super::view;
 use crate::cli::args::{ClientExportArgs, ClientImportArgs};
 use warren_config::{
-    ClientsImport, ExitSettings, clients_text, counted, describe, load_clients, lock_staged,
+    ClientsImport, ExitSettings, clients_text, counted, describe, load_clients, lock_beside,
     make_clients_directory, staged_path, storage,
 };
 use warren_daemon::directories::Directories;
@@ -50,13 +50,13 @@ pub(super) fn import(
     }
     let clients = config.clients_path(&directories.state);
     make_clients_directory(&clients)?;
-    // Without the lock, the exit could import the file of another `import` in place of this one.
-    let Some(_lock) = lock_staged(&clients, TIME_FOR_OTHER_IMPORT)? else {
+    let staged = staged_path(&clients);
+    // The lock is held until the exit has answered. Otherwise, the exit could import the file of another `import` in place of this one.
+    let Some(_lock) = lock_beside(&staged, TIME_FOR_OTHER_IMPORT)? else {
         bail!(
             "another `warren exit client import` is still running; nothing was changed; try again once it has ended"
         );
     };
-    let staged = staged_path(&clients);
     let text = clients_text(&args.file, &import.registry)?;
     storage::write_atomic(&staged, text.as_bytes(), 0o600).map_err(|error| {
         anyhow!("{} cannot be written: {}; check its directory", staged.display(), describe(&error))

@@ -1,12 +1,12 @@
 //! Translates the settings of a WireGuard client's file into those of a profile.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::net::IpAddr;
 use std::path::Path;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::wireguard::WireGuardClient;
+use super::wireguard::{WireGuardClient, push_new};
 use warren_config::{ConfigError, domain_of};
 
 /// The sections of a profile that come from the file.
@@ -140,10 +140,7 @@ fn resolvers(client: &WireGuardClient, is_full: bool, notes: &mut Vec<String>) -
         (domains, false) => {
             let mut once: Vec<String> = Vec::new();
             for domain in domains {
-                let domain = domain_of(domain)?;
-                if !once.contains(&domain) {
-                    once.push(domain);
-                }
+                push_new(&mut once, domain_of(domain)?);
             }
             let _ = writeln!(
                 section,
@@ -220,8 +217,8 @@ const OTHERS: [(&str, &str); 5] = [
 ];
 
 /// A list in TOML of networks, addresses or domains, whose text needs no escapes.
-fn list(items: &[impl ToString]) -> String {
-    let items: Vec<String> = items.iter().map(|item| format!("\"{}\"", item.to_string())).collect();
+fn list(items: &[impl Display]) -> String {
+    let items: Vec<String> = items.iter().map(|item| format!("\"{item}\"")).collect();
     format!("[{}]", items.join(", "))
 }
 

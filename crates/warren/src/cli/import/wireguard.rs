@@ -82,7 +82,7 @@ impl WireGuardClient {
 }
 
 /// Adds a value unless the list has it, because a profile's lists name each value once.
-fn push_new<T: PartialEq>(list: &mut Vec<T>, value: T) {
+pub(super) fn push_new<T: PartialEq>(list: &mut Vec<T>, value: T) {
     if !list.contains(&value) {
         list.push(value);
     }
