@@ -11,11 +11,12 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use self::forwards::{Forwards, from_forwarded, prerouting, to_forwarded};
 pub use self::reach::Reach;
-use self::reach::is_dropped;
+pub(crate) use self::reach::has_too_many_links;
+use self::reach::{is_dropped, on_link};
 use crate::exit_host::{Egress, ExitHost};
 use crate::facts::ServicePort;
 use crate::ruleset_text::chain;
-use crate::special_purpose::{internet_within, is_special, not_internet};
+use crate::special_purpose::{internet_within, not_internet};
 use crate::{DeviceName, Family};
 
 /// The chains of the exit's table, one statement per line.
@@ -113,34 +114,6 @@ fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u1
         start = end + 1;
     }
     best
-}
-
-/// The networks on the host's links that are part of the internet. A neighbour can advertise any number of networks. If there are
-/// more than [`MOST_ON_LINK`], this returns fewer, wider networks that contain them all. So clients cannot reach any of them in
-/// either case.
-fn on_link(host: &ExitHost) -> Vec<IpNet> {
-    let mut networks = all_on_link(host);
-    // Widens the networks one bit at a time, so that none gets wider than the limit requires.
-    for length in (0..=IPV6_LENGTH).rev() {
-        if networks.len() <= MOST_ON_LINK {
-            break;
-        }
-        let widened = |network: &IpNet| {
-            IpNet::new(network.addr(), network.prefix_len().min(length)).unwrap_or(*network).trunc()
-        };
-        networks = IpNet::aggregate(&networks.iter().map(widened).collect());
-    }
-    networks
-}
-
-fn all_on_link(host: &ExitHost) -> Vec<IpNet> {
-    let networks: Vec<IpNet> = host.surroundings.links.iter().map(|link| link.network).collect();
-    IpNet::aggregate(&networks).into_iter().filter(|network| !is_special(network)).collect()
-}
-
-/// Whether there are more networks on the host's links than the rules can list.
-pub(crate) fn has_too_many_links(host: &ExitHost) -> bool {
-    all_on_link(host).len() > MOST_ON_LINK
 }
 
 /// The parts of rules that depend on one IP version's pool.
@@ -484,12 +457,6 @@ const COUNT_FLOWS: &str = "ct state new jump new_flows";
 /// Maximum number of simultaneous flows of a client's address, or of a network behind a client. It is limited because all clients
 /// share the conntrack table and NAT's ports.
 const MOST_FLOWS: u32 = 4_096;
-
-/// Maximum number of networks on the host's links in the rules.
-const MOST_ON_LINK: usize = 4_096;
-
-/// Bits of an IPv6 address.
-const IPV6_LENGTH: u8 = 128;
 
 /// Protocols whose ports NAT changes.
 const WITH_PORTS: &str = "tcp, udp, sctp, dccp, udplite";

@@ -1,3 +1,4 @@
+use super::reach::MOST_ON_LINK;
 use super::*;
 use crate::kill_switch::InboundProtocol;
 use crate::{ForwardedPorts, Forwarding, OnLink, Ports, Surroundings};
